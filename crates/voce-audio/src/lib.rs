@@ -1,0 +1,2 @@
+//! Audio decoding, encoding, resampling and analysis for speech.
+#![forbid(unsafe_code)]

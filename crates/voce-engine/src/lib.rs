@@ -1,0 +1,2 @@
+//! Sessions, slots, batching and the model store of Voce.
+#![forbid(unsafe_code)]

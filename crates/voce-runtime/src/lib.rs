@@ -1,0 +1,1 @@
+//! Arena, thread pool and CPU kernels for streaming speech models.

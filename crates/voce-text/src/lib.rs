@@ -1,0 +1,2 @@
+//! Tokenisers, sentence splitting and text normalisation for speech.
+#![forbid(unsafe_code)]

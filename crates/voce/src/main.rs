@@ -1,0 +1,4 @@
+//! The `voce` binary: parses arguments, wires the engine, prints.
+#![forbid(unsafe_code)]
+
+fn main() {}
