@@ -1,1 +1,24 @@
-//! Arena, thread pool and CPU kernels for streaming speech models.
+//! The runtime of Voce: memory, threads and kernels for streaming speech models.
+//!
+//! A model is plain Rust that issues fused ops into an [`Exec`]. Weights are [`Matrix`] values packed
+//! once for the kernels of this CPU; activations are [`Buffer`]s; streaming state ([`KvCache`],
+//! [`ConvState`]) has a slot axis and is owned by the session. After the first step nothing allocates.
+
+mod error;
+mod exec;
+mod isa;
+mod matrix;
+mod memory;
+pub mod pool;
+pub mod reference;
+pub mod simd;
+
+pub use error::RuntimeError;
+pub use exec::{
+    AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Gate, KvCache, KvFormat, KvIndex, KvSpec,
+    LinearOp, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, View,
+};
+pub use isa::{CPU_ENV, Isa};
+pub use matrix::{Format, Matrix};
+pub use memory::{AlignedVec, WeightArena};
+pub use simd::Activation;

@@ -1,0 +1,279 @@
+//! Streaming convolution as a product over overlapping rows, and depthwise upsampling.
+//!
+//! Activations are rows of channels, so the taps of an output row are consecutive input rows: with
+//! unit dilation the product reads them in place. A transposed convolution with stride `s` is an
+//! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated.
+
+use super::linear::{Operand, OperandKind, Product, run_product};
+use super::{Buffer, Exec, Shared, Span};
+use crate::matrix::Matrix;
+use crate::memory::AlignedVec;
+use crate::pool::share;
+use crate::simd::{Activation, Store};
+
+/// Shape of a [`ConvState`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvStateSpec {
+    /// Streams side by side.
+    pub slots: usize,
+    /// Past rows each needs.
+    pub history: usize,
+    /// Channels per row.
+    pub channels: usize,
+    /// Before the first row: its copies (true) or zeros (false).
+    pub replicate: bool,
+}
+
+/// The past rows of a streaming convolution, per slot.
+#[derive(Clone)]
+pub struct ConvState {
+    spec: ConvStateSpec,
+    rows: AlignedVec<f32>,
+    fresh: Vec<bool>,
+}
+
+impl ConvState {
+    /// A state before the first row.
+    pub fn new(spec: ConvStateSpec) -> Self {
+        let rows = AlignedVec::zeroed(spec.slots * spec.history * spec.channels);
+        Self { spec, rows, fresh: vec![true; spec.slots] }
+    }
+
+    /// Starts a slot anew.
+    pub fn reset(&mut self, slot: usize) {
+        self.slot_mut(slot).fill(0.0);
+        self.fresh[slot] = true;
+    }
+
+    fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
+        let len = self.spec.history * self.spec.channels;
+        &mut self.rows[slot * len..(slot + 1) * len]
+    }
+
+    fn slot(&self, slot: usize) -> &[f32] {
+        let len = self.spec.history * self.spec.channels;
+        &self.rows[slot * len..(slot + 1) * len]
+    }
+}
+
+/// A streaming convolution.
+pub struct ConvOp<'a> {
+    /// Input rows of all spans; each span's rows are a multiple of `stride`.
+    pub x: &'a Buffer,
+    /// Whose rows they are.
+    pub spans: &'a [Span],
+    /// Applied to the input.
+    pub pre: Activation,
+    /// `[outputs][taps * channels]`, f32 or bf16.
+    pub w: &'a Matrix,
+    /// Added to the product.
+    pub bias: Option<&'a [f32]>,
+    /// Kernel size.
+    pub taps: usize,
+    /// Input rows per output row.
+    pub stride: usize,
+    /// Distance between taps.
+    pub dilation: usize,
+    /// Applied after the bias.
+    pub act: Activation,
+    /// `out += v` instead of `out = v`.
+    pub add: bool,
+}
+
+impl ConvOp<'_> {
+    /// Past rows that a convolution of this kernel keeps.
+    pub fn history(taps: usize, stride: usize, dilation: usize) -> usize {
+        ((taps - 1) * dilation + 1).saturating_sub(stride)
+    }
+}
+
+impl Exec {
+    /// Runs a convolution. Where `w` has more outputs than `out` has columns, each output row of the
+    /// product is several consecutive rows of `out` (a transposed convolution).
+    pub fn conv(&mut self, op: &ConvOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+        let (cin, hist) = (op.x.cols, state.spec.history);
+        let rows_in: usize = op.spans.iter().map(|s| s.rows).sum();
+        assert_eq!(op.w.k, op.taps * cin, "kernel width");
+        assert_eq!(state.spec.channels, cin, "state channels");
+        assert_eq!(hist, ConvOp::history(op.taps, op.stride, op.dilation), "state history");
+        assert!(rows_in <= op.x.rows, "input rows");
+        let out_stride = if op.w.n > out.cols { op.w.n } else { out.cols };
+        assert!(out_stride.is_multiple_of(out.cols), "outputs fold into rows");
+        let kind = OperandKind::of(op.w.format, self.kernels);
+        assert!(matches!(kind, OperandKind::F32 | OperandKind::Bf16), "convolution weights are f32 or bf16");
+        let value = if kind == OperandKind::F32 { 4 } else { 2 };
+        let gathered = op.dilation != 1;
+        let lda = if gathered { op.w.k } else { op.stride * cin };
+        let slack = op.w.kp;
+        let staged = |rows: usize| {
+            let values = if gathered { rows / op.stride * op.w.k } else { (hist + rows) * cin };
+            (values + slack).next_multiple_of(32)
+        };
+        let total: usize = op.spans.iter().map(|s| staged(s.rows)).sum();
+        let mut longest = 0;
+        for s in op.spans {
+            assert!(s.rows.is_multiple_of(op.stride), "rows in steps of the stride");
+            longest = longest.max(s.rows);
+        }
+        assert!(rows_in / op.stride * out_stride <= out.data.len(), "output rows");
+        self.scratch.operand.reserve_zeroed(total * value);
+        self.reserve_products(longest);
+        let threads = self.pool.threads();
+        let kernels = self.kernels;
+        for s in op.spans {
+            if state.spec.replicate && state.fresh[s.slot] && s.rows > 0 {
+                let first: usize = first_row(op.spans, s.slot);
+                let row = op.x.row(first);
+                for h in state.slot_mut(s.slot).chunks_exact_mut(cin) {
+                    // SAFETY: both hold a row of `cin` values.
+                    unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, h.as_mut_ptr()) };
+                }
+            }
+            state.fresh[s.slot] = false;
+        }
+
+        let operand = Shared(self.scratch.operand.as_mut_ptr());
+        let products = Shared(self.scratch.products.as_mut_ptr());
+        // Copies `n` values (activated unless they come from the history) to value offset `to`.
+        let copy = |from: &[f32], act: Activation, to: usize| {
+            // SAFETY: `to..to + n` lies in the reserved operand and belongs to the calling worker.
+            unsafe {
+                let at = operand.get().add(to * value);
+                match kind {
+                    OperandKind::F32 => (kernels.map)(from.as_ptr(), from.len(), act, at.cast()),
+                    _ => (kernels.map_bf16)(from.as_ptr(), from.len(), act, at.cast()),
+                }
+            }
+        };
+        let past = &*state;
+        self.pool.run(|id| {
+            let (mut base, mut first) = (0, 0);
+            for s in op.spans {
+                let history = past.slot(s.slot);
+                if gathered {
+                    for t in share(s.rows / op.stride, 1, id, threads) {
+                        for tap in 0..op.taps {
+                            let r = t * op.stride + tap * op.dilation;
+                            let to = base + t * op.w.k + tap * cin;
+                            if r < hist {
+                                copy(&history[r * cin..(r + 1) * cin], Activation::None, to);
+                            } else {
+                                copy(op.x.row(first + r - hist), op.pre, to);
+                            }
+                        }
+                    }
+                } else {
+                    if id == 0 && hist > 0 {
+                        copy(history, Activation::None, base);
+                    }
+                    let part = share(s.rows, 1, id, threads);
+                    if !part.is_empty() {
+                        let from = &op.x.data[(first + part.start) * cin..(first + part.end) * cin];
+                        copy(from, op.pre, base + (hist + part.start) * cin);
+                    }
+                }
+                let len = staged(s.rows);
+                if id == threads - 1 {
+                    let used = if gathered { s.rows / op.stride * op.w.k } else { (hist + s.rows) * cin };
+                    // SAFETY: the tail of this span's operand, which no worker copies to. Kernels read it
+                    // against zero weights, so it must hold numbers.
+                    unsafe {
+                        operand.get().add((base + used) * value).write_bytes(0, (len - used) * value);
+                    }
+                }
+                base += len;
+                first += s.rows;
+            }
+        });
+
+        let out = Shared(out.data.as_mut_ptr());
+        self.pool.run(|id| {
+            let (mut base, mut first) = (0, 0);
+            for s in op.spans {
+                let product = Product {
+                    w: op.w,
+                    operand: Operand {
+                        // SAFETY: inside the reserved operand.
+                        a: unsafe { operand.get().add(base * value) },
+                        lda: lda * value,
+                        scales: std::ptr::null(),
+                        sums: std::ptr::null(),
+                    },
+                    rows: s.rows / op.stride,
+                    bias: op.bias,
+                    act: op.act,
+                    store: if op.add { Store::Add } else { Store::Set },
+                    gate: None,
+                    // SAFETY: output rows were checked above; workers write disjoint parts.
+                    out: unsafe { out.get().add(first / op.stride * out_stride) },
+                    out_stride,
+                };
+                // SAFETY: as above; each worker has its own block of products.
+                unsafe {
+                    run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
+                };
+                base += staged(s.rows);
+                first += s.rows;
+            }
+        });
+
+        let mut first = 0;
+        for s in op.spans {
+            let history = state.slot_mut(s.slot);
+            let keep = hist.saturating_sub(s.rows);
+            history.copy_within((hist - keep) * cin.., 0);
+            for h in keep..hist {
+                let row = op.x.row(first + s.rows - (hist - h));
+                // SAFETY: both hold a row of `cin` values.
+                unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, history[h * cin..].as_mut_ptr()) };
+            }
+            first += s.rows;
+        }
+    }
+
+    /// Depthwise transposed convolution: `stride` output rows per input row, each channel by itself.
+    pub fn upsample(&mut self, op: &UpsampleOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+        let (channels, stride) = (op.x.cols, op.stride);
+        let taps = op.kernel.len() / channels / stride;
+        assert_eq!(op.kernel.len(), taps * stride * channels, "kernel shape");
+        assert_eq!((state.spec.history, state.spec.channels), (taps - 1, channels), "state shape");
+        let mut first = 0;
+        for s in op.spans {
+            for r in 0..s.rows {
+                let past = state.slot_mut(s.slot);
+                for j in 0..stride {
+                    let out = out.row_mut((first + r) * stride + j);
+                    let x = op.x.row(first + r);
+                    let w = &op.kernel[j * channels..(j + 1) * channels];
+                    out.iter_mut().zip(x).zip(w).for_each(|((o, x), w)| *o = x * w);
+                    for tap in 1..taps {
+                        let x = &past[(taps - 1 - tap) * channels..][..channels];
+                        let w = &op.kernel[(tap * stride + j) * channels..][..channels];
+                        out.iter_mut().zip(x).zip(w).for_each(|((o, x), w)| *o += x * w);
+                    }
+                }
+                if taps > 1 {
+                    past.copy_within(channels.., 0);
+                    past[(taps - 2) * channels..].copy_from_slice(op.x.row(first + r));
+                }
+            }
+            first += s.rows;
+        }
+    }
+}
+
+fn first_row(spans: &[Span], slot: usize) -> usize {
+    spans.iter().take_while(|s| s.slot != slot).map(|s| s.rows).sum()
+}
+
+/// A depthwise transposed convolution whose kernel is a whole number of strides.
+pub struct UpsampleOp<'a> {
+    /// Input rows.
+    pub x: &'a Buffer,
+    /// Whose rows they are.
+    pub spans: &'a [Span],
+    /// `[taps * stride][channels]`.
+    pub kernel: &'a [f32],
+    /// Output rows per input row.
+    pub stride: usize,
+}

@@ -1,0 +1,211 @@
+//! Kernels and the table that holds one set of them per instruction set.
+//!
+//! Kernels are written once over sixteen lanes and instantiated per instruction set; only the integer
+//! and tile products are written by hand. The table is chosen once, so no call branches on the CPU.
+
+#[cfg(target_arch = "x86_64")]
+pub mod amx;
+pub mod attention;
+pub mod gemm;
+pub mod lanes;
+pub mod quant;
+pub mod vector;
+#[cfg(target_arch = "x86_64")]
+pub mod x86;
+
+use attention::{Attend, Bf16};
+use gemm::{Bf16Panels, F32Panels, Gemm};
+use lanes::Portable;
+
+use crate::Isa;
+
+/// Point-wise functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// Identity.
+    #[default]
+    None,
+    /// max(x, 0).
+    Relu,
+    /// x * sigmoid(x).
+    Silu,
+    /// x for x > 0, else e^x - 1.
+    Elu,
+    /// GELU, tanh approximation.
+    GeluTanh,
+    /// GELU, exact.
+    GeluErf,
+}
+
+/// How a product meets its output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Store {
+    /// `out = v`.
+    #[default]
+    Set,
+    /// `out += v`.
+    Add,
+    /// `out += gate * v`.
+    AddGated,
+}
+
+/// Parameters of one row's norm; null pointers mean absent.
+#[derive(Clone, Copy)]
+pub struct NormRow {
+    /// Subtract the mean (layer norm) or not (RMS norm).
+    pub centred: bool,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Multiplied in.
+    pub weight: *const f32,
+    /// Added.
+    pub bias: *const f32,
+    /// Modulation: `v * (1 + scale) + shift`.
+    pub shift: *const f32,
+    /// See `shift`; both or none.
+    pub scale: *const f32,
+}
+
+/// Parameters of one row's epilogue; null pointers mean absent.
+#[derive(Clone, Copy)]
+pub struct Epilogue {
+    /// Added before the activation.
+    pub bias: *const f32,
+    /// Applied after the bias.
+    pub act: Activation,
+    /// How the result meets the output.
+    pub store: Store,
+    /// For [`Store::AddGated`].
+    pub gate: *const f32,
+}
+
+/// One set of kernels. All functions require the CPU features of the table's instruction set.
+pub struct Kernels {
+    /// The instruction set.
+    pub isa: Isa,
+    /// Whether bf16 products take bf16 activations (AMX) or f32 ones.
+    pub bf16_activations: bool,
+    /// f32 weights.
+    pub gemm_f32: unsafe fn(&Gemm),
+    /// bf16 weights.
+    pub gemm_bf16: unsafe fn(&Gemm),
+    /// int8 weights, biased-byte activations.
+    pub gemm_int8: unsafe fn(&Gemm),
+    /// int4 weights, signed-byte activations.
+    pub gemm_int4: unsafe fn(&Gemm),
+    /// Norm of one row.
+    pub norm: unsafe fn(*const f32, usize, &NormRow, *mut f32),
+    /// Activation of one row.
+    pub map: unsafe fn(*const f32, usize, Activation, *mut f32),
+    /// Activation of one row, to bf16.
+    pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
+    /// Row to biased bytes.
+    pub quantize_u8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
+    /// Row to signed bytes and group sums.
+    pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
+    /// Epilogue of one row.
+    pub epilogue: unsafe fn(*const f32, usize, &Epilogue, *mut f32),
+    /// Attention over f32 keys and values.
+    pub attend_f32: unsafe fn(&Attend),
+    /// Attention over bf16 keys and values.
+    pub attend_bf16: unsafe fn(&Attend),
+}
+
+/// Instantiates every lane kernel for one vector type under its target features.
+macro_rules! instantiate {
+    ($module:ident, $lanes:ty $(, $features:literal)?) => {
+        mod $module {
+            #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
+            use super::*;
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn gemm_f32(g: &Gemm) { unsafe { gemm::gemm::<$lanes, F32Panels>(g) } }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn gemm_bf16(g: &Gemm) { unsafe { gemm::gemm::<$lanes, Bf16Panels>(g) } }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn norm(x: *const f32, n: usize, p: &NormRow, out: *mut f32) {
+                unsafe { vector::norm_row::<$lanes>(x, n, p, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn map(x: *const f32, n: usize, act: Activation, out: *mut f32) {
+                unsafe { vector::map_row::<$lanes>(x, n, act, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn map_bf16(x: *const f32, n: usize, act: Activation, out: *mut u16) {
+                unsafe { vector::map_row_bf16::<$lanes>(x, n, act, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn quantize_u8(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
+                unsafe { vector::quantize_u8::<$lanes>(x, n, kp, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn quantize_i8(x: *const f32, n: usize, kp: usize, out: *mut u8, sums: *mut i32) -> f32 {
+                unsafe { vector::quantize_i8::<$lanes>(x, n, kp, out, sums) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn epilogue(c: *const f32, n: usize, e: &Epilogue, out: *mut f32) {
+                unsafe { vector::epilogue_row::<$lanes>(c, n, e, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn attend_f32(a: &Attend) { unsafe { attention::attend::<$lanes, f32>(a) } }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn attend_bf16(a: &Attend) { unsafe { attention::attend::<$lanes, Bf16>(a) } }
+        }
+    };
+}
+
+instantiate!(portable, Portable);
+#[cfg(target_arch = "x86_64")]
+instantiate!(avx2, x86::Avx2, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+instantiate!(avx512, x86::Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
+
+macro_rules! table {
+    ($isa:expr, $module:ident, $int8:expr, $int4:expr) => {
+        Kernels {
+            isa: $isa,
+            bf16_activations: false,
+            gemm_f32: $module::gemm_f32,
+            gemm_bf16: $module::gemm_bf16,
+            gemm_int8: $int8,
+            gemm_int4: $int4,
+            norm: $module::norm,
+            map: $module::map,
+            map_bf16: $module::map_bf16,
+            quantize_u8: $module::quantize_u8,
+            quantize_i8: $module::quantize_i8,
+            epilogue: $module::epilogue,
+            attend_f32: $module::attend_f32,
+            attend_bf16: $module::attend_bf16,
+        }
+    };
+}
+
+static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, quant::int4_portable);
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = table!(Isa::Avx2, avx2, quant::x86::int8_avx2, quant::x86::int4_avx2);
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = table!(Isa::Avx512, avx512, quant::x86::int8_avx512, quant::x86::int4_avx512);
+#[cfg(target_arch = "x86_64")]
+static AMX: Kernels = Kernels {
+    isa: Isa::Amx,
+    bf16_activations: true,
+    gemm_bf16: amx::bf16,
+    gemm_int8: amx::int8,
+    ..table!(Isa::Amx, avx512, quant::x86::int8_avx512, quant::x86::int4_avx512)
+};
+
+/// The kernels for an instruction set that this CPU supports.
+pub fn kernels(isa: Isa) -> &'static Kernels {
+    assert!(isa.supported(), "{isa} is not supported by this CPU");
+    match isa {
+        Isa::Scalar => &PORTABLE,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &AVX2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &AVX512,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => &AMX,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => &PORTABLE,
+    }
+}
