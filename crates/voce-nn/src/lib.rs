@@ -1,2 +1,16 @@
-//! Neural layers of Voce: linear, norm, attention, streaming convolution.
+//! Neural layers of Voce: what every model is made of, and weights by name.
 #![forbid(unsafe_code)]
+
+mod conv;
+mod embedding;
+mod linear;
+mod precision;
+mod transformer;
+pub mod weights;
+
+pub use conv::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
+pub use embedding::Embedding;
+pub use linear::{LayerNorm, Linear};
+pub use precision::{Formats, Precision, UnknownPrecision};
+pub use transformer::{Transformer, TransformerConfig, TransformerShape, TransformerState};
+pub use weights::{Loader, WeightError, Weights};

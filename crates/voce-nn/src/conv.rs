@@ -1,0 +1,210 @@
+//! Streaming convolutions with torch's weight layouts.
+
+use voce_runtime::{
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, Span, UpsampleOp,
+};
+
+use crate::{Loader, WeightError};
+
+/// What stands before the first row of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// Zeros.
+    Zeros,
+    /// The first row.
+    Replicate,
+}
+
+/// Shape of a [`Conv1d`].
+#[derive(Clone, Copy, Debug)]
+pub struct Conv1dConfig {
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Kernel size.
+    pub kernel: usize,
+    /// Input rows per output row.
+    pub stride: usize,
+    /// Distance between taps.
+    pub dilation: usize,
+    /// What stands before the stream.
+    pub padding: Padding,
+}
+
+/// A causal convolution.
+pub struct Conv1d {
+    w: Matrix,
+    bias: Option<Vec<f32>>,
+    config: Conv1dConfig,
+}
+
+impl Conv1d {
+    /// Loads torch's `weight [outputs, inputs, kernel]` and, if present, `bias`.
+    pub fn load(l: &Loader, c: Conv1dConfig, format: Format) -> Result<Self, WeightError> {
+        let values = l.tensor("weight", &[c.outputs, c.inputs, c.kernel])?;
+        let mut rows = vec![0f32; values.len()];
+        for o in 0..c.outputs {
+            for i in 0..c.inputs {
+                for k in 0..c.kernel {
+                    rows[(o * c.kernel + k) * c.inputs + i] = values[(o * c.inputs + i) * c.kernel + k];
+                }
+            }
+        }
+        let w = l.pack(format, c.outputs, c.kernel * c.inputs, &rows);
+        Ok(Self { w, bias: l.optional("bias", &[c.outputs])?, config: c })
+    }
+
+    /// State for `slots` streams.
+    pub fn state(&self, slots: usize) -> ConvState {
+        let c = &self.config;
+        ConvState::new(ConvStateSpec {
+            slots,
+            history: ConvOp::history(c.kernel, c.stride, c.dilation),
+            channels: c.inputs,
+            replicate: c.padding == Padding::Replicate,
+        })
+    }
+
+    /// Runs over the spans' rows after `pre`; `add` adds to `out` instead of setting it.
+    pub fn run(&self, exec: &mut Exec, x: &Buffer, io: ConvIo<'_>, state: &mut ConvState, out: &mut Buffer) {
+        let c = &self.config;
+        let op = ConvOp {
+            x,
+            spans: io.spans,
+            pre: io.pre,
+            w: &self.w,
+            bias: self.bias.as_deref(),
+            taps: c.kernel,
+            stride: c.stride,
+            dilation: c.dilation,
+            act: Activation::None,
+            add: io.add,
+        };
+        exec.conv(&op, state, out);
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &Conv1dConfig {
+        &self.config
+    }
+
+    /// Bytes that one pass reads.
+    pub fn bytes(&self) -> usize {
+        self.w.bytes()
+    }
+
+    /// Multiply-adds per output row.
+    pub fn macs(&self) -> usize {
+        self.w.inputs() * self.w.outputs()
+    }
+}
+
+/// What a convolution runs over.
+#[derive(Clone, Copy)]
+pub struct ConvIo<'a> {
+    /// Whose rows.
+    pub spans: &'a [Span],
+    /// Applied to the input.
+    pub pre: Activation,
+    /// Add to the output.
+    pub add: bool,
+}
+
+/// A causal transposed convolution: `stride` output rows per input row.
+pub struct ConvTranspose1d {
+    w: Matrix,
+    /// The bias, once per output row of a step.
+    bias: Option<Vec<f32>>,
+    inputs: usize,
+    taps: usize,
+}
+
+impl ConvTranspose1d {
+    /// Loads torch's `weight [inputs, outputs, kernel]` and, if present, `bias`.
+    pub fn load(
+        l: &Loader,
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        stride: usize,
+        format: Format,
+    ) -> Result<Self, WeightError> {
+        let values = l.tensor("weight", &[inputs, outputs, kernel])?;
+        // Output row j of a step is the sum over past input rows of kernel columns j, j + stride, ...
+        let taps = kernel.div_ceil(stride);
+        let mut rows = vec![0f32; stride * outputs * taps * inputs];
+        for i in 0..inputs {
+            for o in 0..outputs {
+                for k in 0..kernel {
+                    let (age, j) = (k / stride, k % stride);
+                    let tap = taps - 1 - age;
+                    rows[((j * outputs + o) * taps + tap) * inputs + i] = values[(i * outputs + o) * kernel + k];
+                }
+            }
+        }
+        let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride));
+        Ok(Self { w: l.pack(format, stride * outputs, taps * inputs, &rows), bias, inputs, taps })
+    }
+
+    /// State for `slots` streams.
+    pub fn state(&self, slots: usize) -> ConvState {
+        let history = self.taps - 1;
+        ConvState::new(ConvStateSpec { slots, history, channels: self.inputs, replicate: false })
+    }
+
+    /// Runs over the spans' rows after `pre`.
+    pub fn run(&self, exec: &mut Exec, x: &Buffer, io: ConvIo<'_>, state: &mut ConvState, out: &mut Buffer) {
+        let op = ConvOp {
+            x,
+            spans: io.spans,
+            pre: io.pre,
+            w: &self.w,
+            bias: self.bias.as_deref(),
+            taps: self.taps,
+            stride: 1,
+            dilation: 1,
+            act: Activation::None,
+            add: io.add,
+        };
+        exec.conv(&op, state, out);
+    }
+
+    /// Bytes that one pass reads.
+    pub fn bytes(&self) -> usize {
+        self.w.bytes()
+    }
+
+    /// Multiply-adds per input row.
+    pub fn macs(&self) -> usize {
+        self.w.inputs() * self.w.outputs()
+    }
+}
+
+/// A depthwise transposed convolution whose kernel is a whole number of strides.
+pub struct DepthwiseUpsample {
+    /// `[kernel][channels]`.
+    kernel: Vec<f32>,
+    channels: usize,
+    stride: usize,
+}
+
+impl DepthwiseUpsample {
+    /// Loads torch's `weight [channels, 1, kernel]` with `kernel = 2 * stride`.
+    pub fn load(l: &Loader, channels: usize, stride: usize) -> Result<Self, WeightError> {
+        let k = 2 * stride;
+        let values = l.tensor("weight", &[channels, 1, k])?;
+        let kernel = (0..k * channels).map(|i| values[i % channels * k + i / channels]).collect();
+        Ok(Self { kernel, channels, stride })
+    }
+
+    /// State for `slots` streams.
+    pub fn state(&self, slots: usize) -> ConvState {
+        ConvState::new(ConvStateSpec { slots, history: 1, channels: self.channels, replicate: false })
+    }
+
+    /// Runs over the spans' rows.
+    pub fn run(&self, exec: &mut Exec, x: &Buffer, spans: &[Span], state: &mut ConvState, out: &mut Buffer) {
+        exec.upsample(&UpsampleOp { x, spans, kernel: &self.kernel, stride: self.stride }, state, out);
+    }
+}

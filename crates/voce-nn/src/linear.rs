@@ -1,0 +1,94 @@
+//! Linear layers and layer norm: weights with their parameters.
+
+use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, View};
+
+use crate::{Loader, WeightError};
+
+/// A linear layer; its bias is there if the checkpoint has one.
+#[derive(Clone)]
+pub struct Linear {
+    w: Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// Loads `weight [outputs, inputs]` and, if present, `bias [outputs]`.
+    pub fn load(l: &Loader, outputs: usize, inputs: usize, format: Format) -> Result<Self, WeightError> {
+        let values = l.tensor("weight", &[outputs, inputs])?;
+        let bias = l.optional("bias", &[outputs])?;
+        Ok(Self { w: l.pack(format, outputs, inputs, &values), bias })
+    }
+
+    /// A layer from values that are already at hand.
+    pub fn from_values(l: &Loader, format: Format, outputs: usize, inputs: usize, values: &[f32]) -> Self {
+        Self { w: l.pack(format, outputs, inputs, values), bias: None }
+    }
+
+    /// The same layer with this bias.
+    pub fn with_bias(mut self, bias: Vec<f32>) -> Self {
+        self.bias = Some(bias);
+        self
+    }
+
+    /// The packed weights.
+    pub fn matrix(&self) -> &Matrix {
+        &self.w
+    }
+
+    /// The bias.
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+
+    /// An op over `rows` rows of `x`, to refine and run.
+    pub fn op<'a>(&'a self, x: impl Into<View<'a>>, rows: usize) -> LinearOp<'a> {
+        let mut op = LinearOp::new(x, rows, &self.w);
+        op.bias = self.bias.as_deref();
+        op
+    }
+
+    /// Runs the plain layer.
+    pub fn run(&self, exec: &mut Exec, x: &Buffer, rows: usize, out: &mut Buffer) {
+        exec.linear(&self.op(x, rows), out);
+    }
+
+    /// Bytes that one pass reads.
+    pub fn bytes(&self) -> usize {
+        self.w.bytes()
+    }
+
+    /// Multiply-adds per row.
+    pub fn macs(&self) -> usize {
+        self.w.inputs() * self.w.outputs()
+    }
+}
+
+/// Parameters of a layer norm.
+#[derive(Clone)]
+pub struct LayerNorm {
+    weight: Option<Vec<f32>>,
+    bias: Option<Vec<f32>>,
+    eps: f32,
+}
+
+impl LayerNorm {
+    /// Loads `weight` and, if present, `bias`.
+    pub fn load(l: &Loader, dim: usize, eps: f32) -> Result<Self, WeightError> {
+        Ok(Self { weight: Some(l.tensor("weight", &[dim])?), bias: l.optional("bias", &[dim])?, eps })
+    }
+
+    /// A norm without parameters.
+    pub fn plain(eps: f32) -> Self {
+        Self { weight: None, bias: None, eps }
+    }
+
+    /// As the first part of a linear op.
+    pub fn norm(&self) -> Norm<'_> {
+        Norm::Layer {
+            weight: self.weight.as_deref(),
+            bias: self.bias.as_deref(),
+            eps: self.eps,
+            modulation: None,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Weights by name: where tensors come from, and errors that say which one is wrong.
+
+mod random;
+mod safetensors_file;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use random::RandomWeights;
+pub use safetensors_file::SafetensorsFile;
+
+use voce_runtime::{Format, Matrix, WeightArena};
+
+/// What can be wrong with a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightError {
+    /// A tensor the configuration asks for is not in the file.
+    #[error("tensor '{name}' is missing (expected shape {expected:?}): is the file complete and of this model?")]
+    Missing {
+        /// Its name.
+        name: String,
+        /// The shape asked for.
+        expected: Vec<usize>,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("tensor '{name}' has shape {got:?}, expected {expected:?}: the config does not belong to these weights")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// The shape asked for.
+        expected: Vec<usize>,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A tensor of a type that weights cannot have.
+    #[error("tensor '{name}' has type {dtype}, expected a floating point type")]
+    Type {
+        /// Its name.
+        name: String,
+        /// The type found.
+        dtype: String,
+    },
+    /// Not a number among the weights.
+    #[error("tensor '{name}' holds {count} values that are NaN or infinite: the file is damaged, fetch it again")]
+    NotFinite {
+        /// Its name.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// The file is not a safetensors file, or is cut short.
+    #[error("{path}: not a whole safetensors file ({reason}): fetch it again")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's word.
+        source: std::io::Error,
+    },
+}
+
+/// Raw values of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Values, row-major.
+    pub values: Vec<f32>,
+}
+
+/// A place tensors come from.
+pub trait Weights: Send + Sync {
+    /// The tensor, or `None` if it is not there. `expected` is a hint for sources that make tensors up.
+    fn get(&self, name: &str, expected: &[usize]) -> Result<Option<Tensor>, WeightError>;
+
+    /// The shape of a tensor, if it is there.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+}
+
+/// Loads tensors under a prefix and packs them.
+#[derive(Clone)]
+pub struct Loader {
+    source: Arc<dyn Weights>,
+    arena: Arc<WeightArena>,
+    prefix: String,
+}
+
+impl Loader {
+    /// A loader at the root of `source`.
+    pub fn new(source: Arc<dyn Weights>) -> Self {
+        Self { source, arena: Arc::new(WeightArena::new()), prefix: String::new() }
+    }
+
+    /// A loader for names that begin with `part.`.
+    pub fn sub(&self, part: impl std::fmt::Display) -> Self {
+        Self { source: self.source.clone(), arena: self.arena.clone(), prefix: self.name(&part.to_string()) + "." }
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Whether a tensor is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.source.shape(&self.name(name)).is_some()
+    }
+
+    /// The shape of a tensor, if it is there.
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.source.shape(&self.name(name))
+    }
+
+    /// A tensor of exactly this shape, all finite.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let name = self.name(name);
+        let Some(t) = self.source.get(&name, shape)? else {
+            return Err(WeightError::Missing { name, expected: shape.to_vec() });
+        };
+        if t.shape != shape {
+            return Err(WeightError::Shape { name, expected: shape.to_vec(), got: t.shape });
+        }
+        let count = t.values.iter().filter(|v| !v.is_finite()).count();
+        if count > 0 {
+            return Err(WeightError::NotFinite { name, count });
+        }
+        Ok(t.values)
+    }
+
+    /// A tensor that may be absent.
+    pub fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, WeightError> {
+        if self.has(name) { self.tensor(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// Packs row-major `[n][k]` values.
+    pub fn pack(&self, format: Format, n: usize, k: usize, values: &[f32]) -> Matrix {
+        Matrix::pack(&self.arena, format, n, k, values)
+    }
+}
