@@ -1,0 +1,223 @@
+//! Tokenisers: text to ids and back, from the files that models are published with.
+//!
+//! Two backends stand behind [`Tokenizer`]: SentencePiece `.model` files (unigram and BPE), and Hugging Face
+//! `tokenizer.json` files with a Unigram model. Both give the ids that the original libraries give. What a file
+//! asks for and this module does not know is an error at load, never a silent difference. Loading needs memory in
+//! proportion to the file: no length that a file states is allocated before the bytes are seen.
+
+mod added;
+mod bpe;
+mod byte_run;
+mod charsmap;
+mod decoder;
+mod hf;
+mod hf_normalizer;
+mod hf_split;
+mod proto;
+mod sentencepiece;
+mod sp_normalizer;
+mod trie;
+mod unigram;
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::TokenizerError;
+use hf::Hf;
+use sentencepiece::SentencePiece;
+
+/// The space symbol inside pieces.
+const SPACE_SYMBOL: char = '\u{2581}';
+
+#[derive(Debug)]
+enum Backend {
+    SentencePiece(SentencePiece),
+    Hf(Hf),
+}
+
+/// The largest tokeniser file that is read.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
+
+fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, TokenizerError> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(limit + 1).read_to_end(&mut bytes));
+    read.map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+    if bytes.len() as u64 > limit {
+        return Err(TokenizerError::TooLarge { path: path.to_owned(), limit });
+    }
+    Ok(bytes)
+}
+
+/// A tokeniser; cloning it is cheap and shares the vocabulary.
+#[derive(Debug, Clone)]
+pub struct Tokenizer(Arc<Backend>);
+
+impl Tokenizer {
+    /// Loads a file, told apart by its content: JSON starts with a brace, everything else is a SentencePiece model.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
+        let path = path.as_ref();
+        let bytes = read_limited(path, MAX_FILE_BYTES)?;
+        match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'{') => Self::from_json_bytes(&bytes),
+            Some(_) => Self::from_model_bytes(&bytes),
+            None => Err(TokenizerError::UnknownFormat),
+        }
+    }
+
+    /// Loads the content of a Hugging Face `tokenizer.json`.
+    pub fn from_json_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        Ok(Self(Arc::new(Backend::Hf(Hf::parse(bytes)?))))
+    }
+
+    /// Loads the content of a SentencePiece `.model`.
+    pub fn from_model_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        Ok(Self(Arc::new(Backend::SentencePiece(SentencePiece::parse(bytes)?))))
+    }
+
+    /// The ids of `text`.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        match &*self.0 {
+            Backend::SentencePiece(model) => model.encode(text),
+            Backend::Hf(model) => model.encode(text),
+        }
+    }
+
+    /// The text of `ids`; special tokens and ids outside the vocabulary are left out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        match &*self.0 {
+            Backend::SentencePiece(model) => {
+                let mut state = sentencepiece::DecodeState::default();
+                let mut text = String::new();
+                for &id in ids {
+                    model.decode_step(&mut state, id, &mut text);
+                }
+                state.finish(&mut text);
+                text
+            }
+            Backend::Hf(model) => model.decode(ids),
+        }
+    }
+
+    /// A decoder that gives text as ids arrive.
+    pub fn detokenizer(&self) -> Detokenizer {
+        let state = match &*self.0 {
+            Backend::SentencePiece(_) => StreamState::SentencePiece(sentencepiece::DecodeState::default()),
+            Backend::Hf(model) => StreamState::Hf(model.decoder.stream()),
+        };
+        Detokenizer { tokenizer: self.clone(), state }
+    }
+
+    /// How many ids there are, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        match &*self.0 {
+            Backend::SentencePiece(model) => model.len(),
+            Backend::Hf(model) => model.len(),
+        }
+    }
+
+    /// The piece an id stands for.
+    pub fn piece(&self, id: u32) -> Option<&str> {
+        match &*self.0 {
+            Backend::SentencePiece(model) => model.piece(id),
+            Backend::Hf(model) => model.piece(id),
+        }
+    }
+
+    /// The id of exactly this piece.
+    pub fn id(&self, piece: &str) -> Option<u32> {
+        match &*self.0 {
+            Backend::SentencePiece(model) => model.id(piece),
+            Backend::Hf(model) => model.id(piece),
+        }
+    }
+}
+
+/// Decodes ids one at a time; a character spread over several byte ids comes out with its last byte.
+///
+/// What it puts out, joined, is [`Tokenizer::decode`] of all ids, with one exception: where a `tokenizer.json`
+/// decoder meets byte ids that are not UTF-8, whole-text decoding blanks out the whole run of bytes, while this
+/// has already put out the characters before the bad byte.
+#[derive(Debug)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    state: StreamState,
+}
+
+#[derive(Debug)]
+enum StreamState {
+    SentencePiece(sentencepiece::DecodeState),
+    Hf(decoder::DecoderStream),
+}
+
+impl Detokenizer {
+    /// Takes the next id and returns the text that is now certain, often empty.
+    pub fn push(&mut self, id: u32) -> String {
+        let mut text = String::new();
+        match (&mut self.state, &*self.tokenizer.0) {
+            (StreamState::SentencePiece(state), Backend::SentencePiece(model)) => {
+                model.decode_step(state, id, &mut text);
+            }
+            (StreamState::Hf(stream), Backend::Hf(model)) => {
+                if let Some(token) = model.token_to_decode(id) {
+                    stream.push(&model.decoder, token, &mut text);
+                }
+            }
+            _ => {}
+        }
+        text
+    }
+
+    /// Ends the text: an unfinished character comes out as U+FFFD. The next id starts a new text.
+    pub fn finish(&mut self) -> String {
+        let mut text = String::new();
+        match (&mut self.state, &*self.tokenizer.0) {
+            (StreamState::Hf(stream), Backend::Hf(model)) => {
+                stream.finish(&model.decoder, &mut text);
+                *stream = model.decoder.stream();
+            }
+            (StreamState::SentencePiece(state), _) => std::mem::take(state).finish(&mut text),
+            _ => {}
+        }
+        text
+    }
+
+    /// Whether bytes of an unfinished character are held back.
+    pub fn is_mid_character(&self) -> bool {
+        match &self.state {
+            StreamState::SentencePiece(state) => state.is_mid_character(),
+            StreamState::Hf(stream) => stream.is_mid_character(),
+        }
+    }
+}
+
+/// The byte that a byte-fallback piece such as `<0x0A>` stands for.
+fn piece_byte(piece: &str) -> Option<u8> {
+    let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_up_to_the_limit() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/bpe_suffix.model");
+        let size = std::fs::metadata(&path).unwrap().len();
+        assert_eq!(read_limited(&path, size).unwrap().len() as u64, size);
+        assert!(matches!(read_limited(&path, size - 1), Err(TokenizerError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn byte_pieces() {
+        assert_eq!(piece_byte("<0x0A>"), Some(10));
+        for other in ["<0x0>", "<0x0AA>", "<0x+1>", "0x0A", "<0x\u{e9}>"] {
+            assert_eq!(piece_byte(other), None);
+        }
+    }
+}
