@@ -1,0 +1,46 @@
+//! Headerless samples out: 16-bit, float, mu-law, A-law.
+
+use super::AudioSink;
+use crate::output::Output;
+use crate::wav::{f32_to_i16, put_s16le};
+use crate::{AudioError, RawEncoding, g711};
+
+/// Appends samples in a headerless encoding to `bytes`.
+pub fn encode_raw(samples: &[f32], encoding: RawEncoding, bytes: &mut Vec<u8>) {
+    match encoding {
+        RawEncoding::S16le => put_s16le(samples, bytes),
+        RawEncoding::F32le => bytes.extend(samples.iter().flat_map(|s| s.to_le_bytes())),
+        RawEncoding::Mulaw => bytes.extend(samples.iter().map(|&s| g711::i16_to_mulaw(f32_to_i16(s)))),
+        RawEncoding::Alaw => bytes.extend(samples.iter().map(|&s| g711::i16_to_alaw(f32_to_i16(s)))),
+    }
+}
+
+/// Writes headerless samples.
+pub struct RawWriter<O: Output> {
+    output: O,
+    encoding: RawEncoding,
+    bytes: Vec<u8>,
+}
+
+impl<O: Output> RawWriter<O> {
+    /// Writes to `output`.
+    pub fn new(output: O, encoding: RawEncoding) -> Self {
+        Self { output, encoding, bytes: Vec::new() }
+    }
+}
+
+impl<O: Output> AudioSink for RawWriter<O> {
+    fn write(&mut self, samples: &[f32]) -> Result<(), AudioError> {
+        self.bytes.clear();
+        encode_raw(samples, self.encoding, &mut self.bytes);
+        self.output.put(&self.bytes)
+    }
+
+    fn flush(&mut self) -> Result<(), AudioError> {
+        self.output.flush()
+    }
+
+    fn finish(&mut self) -> Result<(), AudioError> {
+        self.output.commit()
+    }
+}

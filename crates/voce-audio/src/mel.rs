@@ -1,0 +1,188 @@
+//! Log-mel features as NeMo's `AudioToMelSpectrogramPreprocessor` makes them for FastConformer: 16 kHz,
+//! 25 ms symmetric Hann window every 10 ms, 512-point FFT, Slaney mel bands, natural log. In pieces or whole,
+//! the numbers are the same.
+
+use std::sync::Arc;
+
+use realfft::num_complex::Complex32;
+use realfft::{RealFftPlanner, RealToComplex};
+
+/// The rate the front end takes.
+pub const MEL_RATE: u32 = 16_000;
+/// Samples between frames.
+pub const MEL_HOP: usize = 160;
+
+const WINDOW: usize = 400;
+const FFT: usize = 512;
+const PRE_EMPHASIS: f32 = 0.97;
+/// Added before the log: 2^-24, so that silence is -16.64.
+const LOG_GUARD: f32 = 5.960_464_5e-8;
+/// Added to the deviation in [`normalise_per_feature`].
+const DEVIATION_GUARD: f32 = 1e-5;
+
+/// One mel band: its first FFT bin and the weights from there on.
+struct Band {
+    first: usize,
+    weights: Vec<f32>,
+}
+
+/// Makes mel frames from a stream of samples.
+pub struct MelStream {
+    bands: Vec<Band>,
+    window: Vec<f32>,
+    fft: Arc<dyn RealToComplex<f32>>,
+    frame: Vec<f32>,
+    spectrum: Vec<Complex32>,
+    scratch: Vec<Complex32>,
+    /// Pre-emphasised samples from half a window before the next frame's centre.
+    pending: Vec<f32>,
+    last: f32,
+    taken: usize,
+    made: usize,
+}
+
+impl MelStream {
+    /// A front end with `bins` mel bands, 80 or 128 for published models.
+    pub fn new(bins: usize) -> Self {
+        let fft = RealFftPlanner::new().plan_fft_forward(FFT);
+        let hann = |i: usize| {
+            let phase = std::f64::consts::TAU * i as f64 / (WINDOW - 1) as f64;
+            (0.5 - 0.5 * phase.cos()) as f32
+        };
+        Self {
+            bands: slaney_bands(bins),
+            window: (0..WINDOW).map(hann).collect(),
+            frame: fft.make_input_vec(),
+            spectrum: fft.make_output_vec(),
+            scratch: fft.make_scratch_vec(),
+            fft,
+            pending: vec![0.0; WINDOW / 2],
+            last: 0.0,
+            taken: 0,
+            made: 0,
+        }
+    }
+
+    /// Mel bands per frame.
+    pub fn bins(&self) -> usize {
+        self.bands.len()
+    }
+
+    /// Takes samples, appends every frame they complete, and returns how many.
+    pub fn process(&mut self, samples: &[f32], out: &mut Vec<f32>) -> usize {
+        for &s in samples {
+            self.pending.push(s - PRE_EMPHASIS * self.last);
+            self.last = s;
+        }
+        self.taken += samples.len();
+        self.run(usize::MAX, out)
+    }
+
+    /// Appends the frames that the end completes, `samples / 160` in all, and starts afresh.
+    pub fn finish(&mut self, out: &mut Vec<f32>) -> usize {
+        self.pending.resize(self.pending.len() + WINDOW, 0.0);
+        let frames = self.run(self.taken / MEL_HOP, out);
+        self.pending.clear();
+        self.pending.resize(WINDOW / 2, 0.0);
+        (self.last, self.taken, self.made) = (0.0, 0, 0);
+        frames
+    }
+
+    fn run(&mut self, total: usize, out: &mut Vec<f32>) -> usize {
+        let before = self.made;
+        let mut at = 0;
+        while self.made < total && self.pending.len() - at >= WINDOW {
+            self.frame_at(at, out);
+            at += MEL_HOP;
+            self.made += 1;
+        }
+        self.pending.drain(..at);
+        self.made - before
+    }
+
+    fn frame_at(&mut self, at: usize, out: &mut Vec<f32>) {
+        let edge = (FFT - WINDOW) / 2;
+        self.frame.fill(0.0);
+        let samples = &self.pending[at..at + WINDOW];
+        for ((f, s), w) in self.frame[edge..].iter_mut().zip(samples).zip(&self.window) {
+            *f = s * w;
+        }
+        // The buffers come from the plan itself, so their lengths fit.
+        let done = self.fft.process_with_scratch(&mut self.frame, &mut self.spectrum, &mut self.scratch);
+        debug_assert!(done.is_ok());
+        for band in &self.bands {
+            let bins = &self.spectrum[band.first..band.first + band.weights.len()];
+            let power: f32 = bins.iter().zip(&band.weights).map(|(x, w)| x.norm_sqr() * w).sum();
+            out.push((power + LOG_GUARD).ln());
+        }
+    }
+}
+
+/// The mel frames of a whole signal, `samples / 160` rows of `bins`.
+pub fn log_mel(samples: &[f32], bins: usize) -> Vec<f32> {
+    let mut stream = MelStream::new(bins);
+    let mut out = Vec::with_capacity(samples.len() / MEL_HOP * bins);
+    stream.process(samples, &mut out);
+    stream.finish(&mut out);
+    out
+}
+
+/// Brings each band to mean 0 and deviation 1 over all frames, as offline Parakeet models want.
+pub fn normalise_per_feature(mel: &mut [f32], bins: usize) {
+    let frames = mel.len() / bins.max(1);
+    for bin in 0..if frames == 0 { 0 } else { bins } {
+        let band = || mel.iter().skip(bin).step_by(bins).map(|&v| f64::from(v));
+        let mean = band().sum::<f64>() / frames as f64;
+        let variance = band().map(|v| (v - mean).powi(2)).sum::<f64>() / (frames.max(2) - 1) as f64;
+        let scale = 1.0 / (variance.sqrt() as f32 + DEVIATION_GUARD);
+        for v in mel.iter_mut().skip(bin).step_by(bins) {
+            *v = (*v - mean as f32) * scale;
+        }
+    }
+}
+
+/// Triangles evenly spaced on the Slaney mel scale from 0 Hz to half the rate, each of unit area.
+fn slaney_bands(bins: usize) -> Vec<Band> {
+    let nyquist = f64::from(MEL_RATE) / 2.0;
+    let top = hz_to_mel(nyquist);
+    let edges: Vec<f64> = (0..bins + 2).map(|i| mel_to_hz(top * i as f64 / (bins + 1) as f64)).collect();
+    edges
+        .windows(3)
+        .map(|e| {
+            let weight = |bin: usize| {
+                let hz = bin as f64 * f64::from(MEL_RATE) / FFT as f64;
+                let triangle = ((hz - e[0]) / (e[1] - e[0])).min((e[2] - hz) / (e[2] - e[1]));
+                (triangle.max(0.0) * 2.0 / (e[2] - e[0])) as f32
+            };
+            let inside = |&bin: &usize| weight(bin) > 0.0;
+            let first = (0..=FFT / 2).find(inside).unwrap_or(0);
+            let weights = (first..=FFT / 2).take_while(inside).map(weight).collect();
+            Band { first, weights }
+        })
+        .collect()
+}
+
+/// Slaney's scale: linear to 1 kHz, then logarithmic.
+const LINEAR_HZ_PER_MEL: f64 = 200.0 / 3.0;
+const LOG_FROM_HZ: f64 = 1000.0;
+const LOG_FROM_MEL: f64 = LOG_FROM_HZ / LINEAR_HZ_PER_MEL;
+
+fn log_step() -> f64 {
+    6.4f64.ln() / 27.0
+}
+
+fn hz_to_mel(hz: f64) -> f64 {
+    if hz < LOG_FROM_HZ {
+        hz / LINEAR_HZ_PER_MEL
+    } else {
+        LOG_FROM_MEL + (hz / LOG_FROM_HZ).ln() / log_step()
+    }
+}
+
+fn mel_to_hz(mel: f64) -> f64 {
+    if mel < LOG_FROM_MEL {
+        mel * LINEAR_HZ_PER_MEL
+    } else {
+        LOG_FROM_HZ * ((mel - LOG_FROM_MEL) * log_step()).exp()
+    }
+}
