@@ -1,0 +1,162 @@
+//! Reading a model folder: its files, which of them play which part, and which family they look like.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::catalogue::Family;
+
+/// How deep a model folder is searched.
+const MAX_DEPTH: usize = 4;
+/// How many files of a model folder are looked at.
+const MAX_ENTRIES: usize = 10_000;
+/// How much of a configuration or a weight file's header is read.
+const MAX_PEEK: u64 = 4 << 20;
+
+/// One file of a model folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundFile {
+    /// The path below the folder, with `/` between its parts.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// `None` where a link leads nowhere.
+    pub(super) bytes: Option<u64>,
+}
+
+/// Every file below `root`, sorted by name; links to folders are not followed.
+pub(super) fn files(root: &Path) -> Vec<FoundFile> {
+    let mut found = Vec::new();
+    let mut folders = vec![(root.to_owned(), String::new(), 0)];
+    while let Some((folder, prefix, depth)) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
+            let name = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+            if kind.is_dir() {
+                if depth + 1 < MAX_DEPTH {
+                    folders.push((entry.path(), name, depth + 1));
+                }
+                continue;
+            }
+            let target = fs::metadata(entry.path());
+            if target.as_ref().is_ok_and(fs::Metadata::is_dir) || found.len() >= MAX_ENTRIES {
+                continue;
+            }
+            found.push(FoundFile { name, path: entry.path(), bytes: target.ok().map(|target| target.len()) });
+        }
+    }
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// The parts that the files of a model play.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) weights: Vec<PathBuf>,
+    pub(super) tokenizer: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
+    pub(super) voices: BTreeMap<String, PathBuf>,
+}
+
+fn is_voice(name: &str) -> bool {
+    let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let folder = folder.rsplit('/').next().unwrap_or("");
+    name.ends_with(".safetensors")
+        && (matches!(folder, "embeddings" | "voices")
+            || (folder.is_empty() && (name.starts_with("voice.") || name.starts_with("voice_"))))
+}
+
+/// Sorts files by the part they play.
+pub(super) fn parts(found: &[FoundFile]) -> Parts {
+    let there = || found.iter().filter(|file| file.bytes.is_some());
+    let first = |names: &[&str]| {
+        let last = |file: &FoundFile| file.name.rsplit('/').next().unwrap_or("").to_owned();
+        let mut named = names.iter().flat_map(|name| there().filter(move |file| last(file) == *name));
+        named.next().map(|file| file.path.clone())
+    };
+    let ending = |ends: &[&str]| {
+        there().find(|file| ends.iter().any(|end| file.name.ends_with(end))).map(|file| file.path.clone())
+    };
+    let of_kind = |end: &str| -> Vec<PathBuf> {
+        there()
+            .filter(|file| file.name.ends_with(end) && !is_voice(&file.name))
+            .map(|file| file.path.clone())
+            .collect()
+    };
+    let mut weights = of_kind(".safetensors");
+    if weights.is_empty() {
+        weights = of_kind(".nemo");
+    }
+    Parts {
+        weights,
+        tokenizer: first(&["tokenizer.json", "tokenizer.model"]).or_else(|| ending(&[".model"])),
+        config: first(&["config.yaml", "config.json"]).or_else(|| ending(&[".yaml", ".yml"])),
+        voices: there()
+            .filter(|file| is_voice(&file.name))
+            .filter_map(|file| Some((file.path.file_stem()?.to_str()?.to_owned(), file.path.clone())))
+            .collect(),
+    }
+}
+
+fn peek(path: &Path, skip: u64) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let mut text = Vec::new();
+    let mut length = MAX_PEEK;
+    if skip == 8 {
+        let mut header = [0; 8];
+        file.read_exact(&mut header).ok()?;
+        length = u64::from_le_bytes(header).min(MAX_PEEK);
+    }
+    file.take(length).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Marks in a configuration or a tensor's name that give a family away.
+const MARKS: [(&str, Family); 13] = [
+    ("flow_lm", Family::Pocket),
+    ("qwen3_tts", Family::Qwen),
+    ("\"talker.", Family::Qwen),
+    ("parakeet", Family::FastConformer),
+    ("fastconformer", Family::FastConformer),
+    ("nemotron", Family::FastConformer),
+    ("\"encoder.subsampling.", Family::FastConformer),
+    ("\"depformer", Family::Kyutai),
+    ("mimi_name", Family::Kyutai),
+    ("moshi", Family::Kyutai),
+    ("kyutai", Family::Kyutai),
+    ("\"model_type\": \"mimi\"", Family::Kyutai),
+    ("\"quantizer.rvq_first.", Family::Kyutai),
+];
+
+/// The family that the files look like.
+pub(super) fn family(parts: &Parts) -> Option<Family> {
+    let of_text = |text: String| {
+        let text = text.to_ascii_lowercase();
+        MARKS.iter().find(|(mark, _)| text.contains(mark)).map(|(_, family)| *family)
+    };
+    if parts.weights.iter().any(|path| path.extension().is_some_and(|end| end == "nemo")) {
+        return Some(Family::FastConformer);
+    }
+    let config = parts.config.iter().filter_map(|path| of_text(peek(path, 0)?));
+    let weights = parts.weights.iter().filter_map(|path| of_text(peek(path, 8)?));
+    config.chain(weights).next()
+}
+
+/// Weight files that an index names but that are not there.
+pub(super) fn missing_shards(found: &[FoundFile]) -> Vec<String> {
+    let mut missing = Vec::new();
+    for index in found.iter().filter(|file| file.name.ends_with(".safetensors.index.json")) {
+        let folder = index.name.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+        let Some(text) = peek(&index.path, 0) else { continue };
+        let Ok(json) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
+        let map = json.get("weight_map").and_then(serde_json::Value::as_object);
+        for shard in map.into_iter().flat_map(|map| map.values()).filter_map(serde_json::Value::as_str) {
+            let name = format!("{folder}{shard}");
+            if !missing.contains(&name) && !found.iter().any(|file| file.name == name && file.bytes.is_some())
+            {
+                missing.push(name);
+            }
+        }
+    }
+    missing
+}

@@ -1,0 +1,78 @@
+//! The model store: what a model reference stands for, where its files are, and how to fetch or remove them.
+//!
+//! Models live in the Hugging Face cache, so that files fetched by other programs are found and the other way
+//! round. The user's own models and voices live in Voce's folder. Only [`Store::pull`] touches the network.
+
+pub mod catalogue;
+mod digest;
+mod download;
+mod error;
+mod folder;
+mod hub;
+mod installed;
+mod layout;
+mod locate;
+mod partial;
+mod pocket_catalogue;
+pub mod pocket_shape;
+mod pocket_text;
+mod progress;
+mod pull;
+mod reference;
+mod remove;
+mod select;
+mod settings;
+pub mod voices;
+
+pub use catalogue::{Entry, Family, HubFile};
+pub use error::StoreError;
+pub use hub::{MAX_FILES, MAX_JSON, MAX_REDIRECTS};
+pub use installed::{Installed, InstalledFile, Origin};
+pub use locate::Located;
+pub use progress::{Cancel, Event};
+pub use pull::{DISK_RESERVE, PullOptions, Pulled, PulledFile, VoiceChoice};
+pub use reference::{DEFAULT_REVISION, HubRef, MAX_REFERENCE, Reference, RepoId, is_commit};
+pub use remove::Removed;
+pub use settings::{DEFAULT_ENDPOINT, Patience, Settings, Token};
+
+use std::path::PathBuf;
+
+use layout::RepoCache;
+use voices::VoiceDir;
+
+/// The model store of this machine.
+#[derive(Debug, Clone)]
+pub struct Store {
+    settings: Settings,
+}
+
+impl Store {
+    /// A store with these settings.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings }
+    }
+
+    /// The store that the environment describes.
+    pub fn from_env() -> Result<Self, StoreError> {
+        Settings::from_env().map(Self::new)
+    }
+
+    /// The settings in use.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The folder of the user's own models.
+    pub fn models_dir(&self) -> PathBuf {
+        self.settings.voce_home.join("models")
+    }
+
+    /// The user's own voices.
+    pub fn voices(&self) -> VoiceDir {
+        VoiceDir::new(self.settings.voce_home.join("voices"))
+    }
+
+    fn repo(&self, repo: &RepoId) -> RepoCache {
+        RepoCache::new(&self.settings.hub_cache, repo)
+    }
+}
