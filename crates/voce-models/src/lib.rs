@@ -1,2 +1,8 @@
-//! Speech models of Voce: plain Rust over voce-nn.
+//! The speech models of Voce: plain Rust over `voce-nn`.
+//!
+//! Models know neither files nor sockets nor threads: they take weights by name and tensors in, and give
+//! tensors out.
 #![forbid(unsafe_code)]
+
+pub mod mimi;
+pub mod pocket;

@@ -117,6 +117,7 @@ pub struct ConvTranspose1d {
     /// The bias, once per output row of a step.
     bias: Option<Vec<f32>>,
     inputs: usize,
+    outputs: usize,
     taps: usize,
 }
 
@@ -139,12 +140,13 @@ impl ConvTranspose1d {
                 for k in 0..kernel {
                     let (age, j) = (k / stride, k % stride);
                     let tap = taps - 1 - age;
-                    rows[((j * outputs + o) * taps + tap) * inputs + i] = values[(i * outputs + o) * kernel + k];
+                    rows[((j * outputs + o) * taps + tap) * inputs + i] =
+                        values[(i * outputs + o) * kernel + k];
                 }
             }
         }
         let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride));
-        Ok(Self { w: l.pack(format, stride * outputs, taps * inputs, &rows), bias, inputs, taps })
+        Ok(Self { w: l.pack(format, stride * outputs, taps * inputs, &rows), bias, inputs, outputs, taps })
     }
 
     /// State for `slots` streams.
@@ -168,6 +170,11 @@ impl ConvTranspose1d {
             add: io.add,
         };
         exec.conv(&op, state, out);
+    }
+
+    /// Output channels.
+    pub fn outputs(&self) -> usize {
+        self.outputs
     }
 
     /// Bytes that one pass reads.

@@ -52,10 +52,7 @@ impl FromStr for Precision {
         if s == "auto" {
             return Ok(Precision::Int8);
         }
-        Precision::ALL
-            .into_iter()
-            .find(|p| p.name() == s)
-            .ok_or_else(|| UnknownPrecision(s.to_owned()))
+        Precision::ALL.into_iter().find(|p| p.name() == s).ok_or_else(|| UnknownPrecision(s.to_owned()))
     }
 }
 

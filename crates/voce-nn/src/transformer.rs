@@ -85,7 +85,14 @@ impl Transformer {
                 Ok(Layer {
                     norm1: LayerNorm::load(&l.sub("norm1"), c.d_model, 1e-5)?,
                     in_proj: Linear::load(&attn.sub("in_proj"), c.attn_dim + 2 * kv, c.d_model, c.format)?,
-                    out_proj: scaled(&l, "self_attn.out_proj", "layer_scale_1", c.d_model, c.attn_dim, c.format)?,
+                    out_proj: scaled(
+                        &l,
+                        "self_attn.out_proj",
+                        "layer_scale_1",
+                        c.d_model,
+                        c.attn_dim,
+                        c.format,
+                    )?,
                     norm2: LayerNorm::load(&l.sub("norm2"), c.d_model, 1e-5)?,
                     linear1: Linear::load(&l.sub("linear1"), c.feedforward, c.d_model, c.format)?,
                     linear2: scaled(&l, "linear2", "layer_scale_2", c.d_model, c.feedforward, c.format)?,

@@ -15,7 +15,9 @@ use voce_runtime::{Format, Matrix, WeightArena};
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     /// A tensor the configuration asks for is not in the file.
-    #[error("tensor '{name}' is missing (expected shape {expected:?}): is the file complete and of this model?")]
+    #[error(
+        "tensor '{name}' is missing (expected shape {expected:?}): is the file complete and of this model?"
+    )]
     Missing {
         /// Its name.
         name: String,
@@ -23,7 +25,9 @@ pub enum WeightError {
         expected: Vec<usize>,
     },
     /// A tensor has another shape than the configuration says.
-    #[error("tensor '{name}' has shape {got:?}, expected {expected:?}: the config does not belong to these weights")]
+    #[error(
+        "tensor '{name}' has shape {got:?}, expected {expected:?}: the config does not belong to these weights"
+    )]
     Shape {
         /// Its name.
         name: String,
@@ -41,7 +45,9 @@ pub enum WeightError {
         dtype: String,
     },
     /// Not a number among the weights.
-    #[error("tensor '{name}' holds {count} values that are NaN or infinite: the file is damaged, fetch it again")]
+    #[error(
+        "tensor '{name}' holds {count} values that are NaN or infinite: the file is damaged, fetch it again"
+    )]
     NotFinite {
         /// Its name.
         name: String,
@@ -100,7 +106,11 @@ impl Loader {
 
     /// A loader for names that begin with `part.`.
     pub fn sub(&self, part: impl std::fmt::Display) -> Self {
-        Self { source: self.source.clone(), arena: self.arena.clone(), prefix: self.name(&part.to_string()) + "." }
+        Self {
+            source: self.source.clone(),
+            arena: self.arena.clone(),
+            prefix: self.name(&part.to_string()) + ".",
+        }
     }
 
     fn name(&self, name: &str) -> String {

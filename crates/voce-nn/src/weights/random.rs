@@ -17,9 +17,10 @@ impl RandomWeights {
 
 impl Weights for RandomWeights {
     fn get(&self, name: &str, expected: &[usize]) -> Result<Option<Tensor>, WeightError> {
-        let mut state = name.bytes().fold(self.seed ^ 0x9e37_79b9_7f4a_7c15, |h, b| {
-            (h ^ b as u64).wrapping_mul(0x0100_0000_01b3)
-        }) | 1;
+        let mut state = name
+            .bytes()
+            .fold(self.seed ^ 0x9e37_79b9_7f4a_7c15, |h, b| (h ^ b as u64).wrapping_mul(0x0100_0000_01b3))
+            | 1;
         let count: usize = expected.iter().product();
         // Uniform weights of the variance that keeps activations in range; vectors that multiply are
         // near one, vectors that add near zero.

@@ -1,0 +1,230 @@
+//! From latent frames to samples.
+
+use voce_nn::{
+    DepthwiseUpsample, Formats, Linear, Loader, Transformer, TransformerShape, TransformerState, WeightError,
+};
+use voce_runtime::{Buffer, ConvState, Exec, Span};
+
+use super::config::MimiConfig;
+use super::seanet::{Seanet, SeanetState};
+
+/// Frames that pass the convolutions together: more would leave the second-level cache.
+const CONV_FRAMES: usize = 2;
+
+/// The mean and deviation that a model's latents were normalised with.
+#[derive(Clone, Debug)]
+pub struct LatentScale {
+    /// Added.
+    pub mean: Vec<f32>,
+    /// Multiplied in first.
+    pub std: Vec<f32>,
+}
+
+/// The decoder half of Mimi.
+pub struct MimiDecoder {
+    proj: Linear,
+    upsample: DepthwiseUpsample,
+    input_proj: Option<Linear>,
+    transformer: Transformer,
+    output_proj: Option<Linear>,
+    seanet: Seanet,
+    config: MimiConfig,
+    steps: usize,
+}
+
+/// Streaming state of a [`MimiDecoder`].
+pub struct MimiDecoderState {
+    latents: Buffer,
+    projected: Buffer,
+    upsampled: Buffer,
+    wide: Option<Buffer>,
+    output: Option<Buffer>,
+    upsample: ConvState,
+    transformer: TransformerState,
+    seanet: SeanetState,
+    spans: Vec<Span>,
+    audio: Vec<f32>,
+    max_frames: usize,
+}
+
+impl MimiDecoder {
+    /// Loads `quantizer`, `upsample`, `decoder_transformer` and `decoder`; latents are given before `scale`.
+    pub fn load(
+        l: &Loader,
+        c: &MimiConfig,
+        f: Formats,
+        scale: Option<&LatentScale>,
+    ) -> Result<Self, WeightError> {
+        let (s, t, q) = (c.decoder_seanet(), c.decoder_transformer(), &c.quantizer);
+        let steps = c.positions_per_frame();
+        let ql = l.sub("quantizer").sub("output_proj");
+        let mut w = ql.tensor("weight", &[q.output_dimension, q.dimension, 1])?;
+        let mut bias = ql.optional("bias", &[q.output_dimension])?.unwrap_or(vec![0.0; q.output_dimension]);
+        if let Some(scale) = scale {
+            for (row, bias) in w.chunks_exact_mut(q.dimension).zip(&mut bias) {
+                *bias += row.iter().zip(&scale.mean).map(|(w, m)| w * m).sum::<f32>();
+                row.iter_mut().zip(&scale.std).for_each(|(w, s)| *w *= s);
+            }
+        }
+        // Latents are few and their error reaches every sample: never below bf16.
+        let proj = Linear::from_values(l, f.conv, q.output_dimension, q.dimension, &w).with_bias(bias);
+        let tl = l.sub("decoder_transformer");
+        let projection = |name: String, outputs, inputs| {
+            (outputs != inputs).then(|| Linear::load(&tl.sub(name), outputs, inputs, f.linear)).transpose()
+        };
+        Ok(Self {
+            proj,
+            upsample: DepthwiseUpsample::load(&l.sub("upsample.convtr.convtr"), s.dimension, steps)?,
+            input_proj: projection("input_proj".into(), t.d_model, t.input_dimension)?,
+            transformer: Transformer::load(&tl.sub("transformer"), t.layers(f.linear, f.kv))?,
+            output_proj: projection("output_projs.0".into(), t.output(), t.d_model)?,
+            seanet: Seanet::decoder(&l.sub("decoder"), s, f.conv)?,
+            config: c.clone(),
+            steps,
+        })
+    }
+
+    /// Samples per second.
+    pub fn sample_rate(&self) -> usize {
+        self.config.sample_rate
+    }
+
+    /// Samples per frame.
+    pub fn frame_size(&self) -> usize {
+        self.config.frame_size()
+    }
+
+    /// Values per latent.
+    pub fn latent_dim(&self) -> usize {
+        self.config.quantizer.dimension
+    }
+
+    /// State for `slots` streams, with up to `max_frames` frames in one call over all of them.
+    pub fn state(&self, slots: usize, max_frames: usize) -> MimiDecoderState {
+        let s = self.config.decoder_seanet();
+        let t = self.config.decoder_transformer();
+        let rows = max_frames * self.steps;
+        let shape = TransformerShape { slots, rows, rows_per_slot: rows, positions: 0 };
+        MimiDecoderState {
+            latents: Buffer::new(max_frames, self.latent_dim()),
+            projected: Buffer::new(max_frames, s.dimension),
+            upsampled: Buffer::new(rows, s.dimension),
+            wide: self.input_proj.as_ref().map(|_| Buffer::new(rows, t.d_model)),
+            output: self.output_proj.as_ref().map(|_| Buffer::new(rows, t.output())),
+            upsample: self.upsample.state(slots),
+            transformer: self.transformer.state(shape),
+            seanet: self.seanet.state(slots, CONV_FRAMES.min(max_frames) * self.steps),
+            spans: Vec::with_capacity(slots),
+            audio: Vec::with_capacity(max_frames * self.frame_size()),
+            max_frames,
+        }
+    }
+
+    /// Decodes the spans' frames (rows are frames); samples of all spans follow each other.
+    pub fn decode<'s>(
+        &self,
+        exec: &mut Exec,
+        state: &'s mut MimiDecoderState,
+        spans: &[Span],
+        latents: &[f32],
+    ) -> &'s [f32] {
+        self.decode_watched(exec, state, spans, latents, &mut |_, _| ())
+    }
+
+    /// As [`MimiDecoder::decode`], showing each stage's rows.
+    pub fn decode_watched<'s>(
+        &self,
+        exec: &mut Exec,
+        state: &'s mut MimiDecoderState,
+        spans: &[Span],
+        latents: &[f32],
+        watch: &mut dyn FnMut(Stage, &[f32]),
+    ) -> &'s [f32] {
+        let frames: usize = spans.iter().map(|s| s.rows).sum();
+        assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
+        let rows = frames * self.steps;
+        state.audio.clear();
+        state.latents.head_mut(frames).copy_from_slice(latents);
+        self.proj.run(exec, &state.latents, frames, &mut state.projected);
+        watch(Stage::Quantizer, state.projected.head(frames));
+        self.upsample.run(exec, &state.projected, spans, &mut state.upsample, &mut state.upsampled);
+        watch(Stage::Upsample, state.upsampled.head(rows));
+        state.spans.clear();
+        state.spans.extend(spans.iter().map(|s| Span { slot: s.slot, rows: s.rows * self.steps }));
+        let x = match (&self.input_proj, &mut state.wide) {
+            (Some(proj), Some(wide)) => {
+                proj.run(exec, &state.upsampled, rows, wide);
+                wide
+            }
+            _ => &mut state.upsampled,
+        };
+        self.transformer.run_watched(exec, x, &state.spans, &mut state.transformer, |i, x| {
+            watch(Stage::TransformerLayer(i), x.head(rows));
+        });
+        let x = match (&self.output_proj, &mut state.output) {
+            (Some(proj), Some(out)) => {
+                proj.run(exec, x, rows, out);
+                out
+            }
+            _ => x,
+        };
+        watch(Stage::Transformer, x.head(rows));
+        let (width, mut first) = (x.cols(), 0);
+        for s in spans {
+            let mut frame = 0;
+            while frame < s.rows {
+                let n = CONV_FRAMES.min(s.rows - frame).min(state.max_frames);
+                let part = first + frame * self.steps..first + (frame + n) * self.steps;
+                let rows = &x.head(part.end)[part.start * width..];
+                state.seanet.input().head_mut(n * self.steps).copy_from_slice(rows);
+                let span = [Span { slot: s.slot, rows: n * self.steps }];
+                self.seanet.run(exec, &span, &mut state.seanet, |i, x| watch(Stage::Seanet(i), x));
+                state.audio.extend_from_slice(state.seanet.output().head(n * self.frame_size()));
+                frame += n;
+            }
+            first += s.rows * self.steps;
+        }
+        &state.audio
+    }
+
+    /// Multiply-adds per frame, attention not counted.
+    pub fn macs_per_frame(&self) -> usize {
+        self.proj.macs() + self.steps * self.transformer.macs() + self.seanet.macs(self.steps)
+    }
+
+    /// Bytes of weights read by one call.
+    pub fn bytes(&self) -> usize {
+        self.proj.bytes() + self.transformer.bytes() + self.seanet.bytes()
+    }
+}
+
+impl MimiDecoderState {
+    /// Starts a slot anew.
+    pub fn reset(&mut self, slot: usize) {
+        self.upsample.reset(slot);
+        self.transformer.cache.reset(slot);
+        self.seanet.reset(slot);
+    }
+
+    /// Frames that one call takes.
+    pub fn max_frames(&self) -> usize {
+        self.max_frames
+    }
+}
+
+/// A stage of the codec, for those who watch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// After the latent projection.
+    Quantizer,
+    /// After upsampling.
+    Upsample,
+    /// After a transformer layer.
+    TransformerLayer(usize),
+    /// After the transformer and its projection.
+    Transformer,
+    /// After a SEANet stage, by its index in the checkpoint.
+    Seanet(usize),
+    /// After downsampling (encoder).
+    Downsample,
+}

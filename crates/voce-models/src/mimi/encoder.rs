@@ -1,0 +1,131 @@
+//! From samples to latent frames: what voice cloning listens with.
+
+use voce_nn::{
+    Conv1d, Conv1dConfig, ConvIo, Formats, Linear, Loader, Padding, Transformer, TransformerShape,
+    TransformerState, WeightError,
+};
+use voce_runtime::{Activation, Buffer, ConvState, Exec, Span};
+
+use super::config::MimiConfig;
+use super::decoder::Stage;
+use super::seanet::{Seanet, SeanetState};
+
+/// The encoder half of Mimi.
+pub struct MimiEncoder {
+    seanet: Seanet,
+    input_proj: Option<Linear>,
+    transformer: Transformer,
+    output_proj: Option<Linear>,
+    downsample: Conv1d,
+    config: MimiConfig,
+    steps: usize,
+}
+
+/// Streaming state of a [`MimiEncoder`] for one stream.
+pub struct MimiEncoderState {
+    seanet: SeanetState,
+    wide: Buffer,
+    transformer: TransformerState,
+    output: Buffer,
+    downsample: ConvState,
+    latents: Buffer,
+    max_frames: usize,
+}
+
+impl MimiEncoder {
+    /// Loads `encoder`, `encoder_transformer` and `downsample`.
+    pub fn load(l: &Loader, c: &MimiConfig, f: Formats) -> Result<Self, WeightError> {
+        let (s, t) = (&c.seanet, &c.transformer);
+        let steps = c.positions_per_frame();
+        let tl = l.sub("encoder_transformer");
+        let projection = |name: String, outputs, inputs| {
+            (outputs != inputs).then(|| Linear::load(&tl.sub(name), outputs, inputs, f.conv)).transpose()
+        };
+        let downsample = Conv1dConfig {
+            inputs: s.dimension,
+            outputs: c.inner_dim.unwrap_or(s.dimension),
+            kernel: 2 * steps,
+            stride: steps,
+            dilation: 1,
+            padding: Padding::Replicate,
+        };
+        Ok(Self {
+            seanet: Seanet::encoder(&l.sub("encoder"), s, f.conv)?,
+            input_proj: projection("input_proj".into(), t.d_model, t.input_dimension)?,
+            transformer: Transformer::load(&tl.sub("transformer"), t.layers(f.conv, f.kv))?,
+            output_proj: projection("output_projs.0".into(), t.output(), t.d_model)?,
+            downsample: Conv1d::load(&l.sub("downsample.conv.conv"), downsample, f.conv)?,
+            config: c.clone(),
+            steps,
+        })
+    }
+
+    /// Samples per frame.
+    pub fn frame_size(&self) -> usize {
+        self.config.frame_size()
+    }
+
+    /// Values per latent.
+    pub fn latent_dim(&self) -> usize {
+        self.downsample.config().outputs
+    }
+
+    /// State for one stream and calls of up to `max_frames`.
+    pub fn state(&self, max_frames: usize) -> MimiEncoderState {
+        let (s, t) = (&self.config.seanet, &self.config.transformer);
+        let rows = max_frames * self.steps;
+        let shape = TransformerShape { slots: 1, rows, rows_per_slot: rows, positions: 0 };
+        MimiEncoderState {
+            seanet: self.seanet.state(1, max_frames * self.frame_size()),
+            wide: Buffer::new(rows, t.d_model),
+            transformer: self.transformer.state(shape),
+            output: Buffer::new(rows, s.dimension),
+            downsample: self.downsample.state(1),
+            latents: Buffer::new(max_frames, self.latent_dim()),
+            max_frames,
+        }
+    }
+
+    /// Encodes whole frames of samples; the latents follow each other.
+    pub fn encode<'s>(&self, exec: &mut Exec, state: &'s mut MimiEncoderState, samples: &[f32]) -> &'s [f32] {
+        self.encode_watched(exec, state, samples, &mut |_, _| ())
+    }
+
+    /// As [`MimiEncoder::encode`], showing each stage's rows.
+    pub fn encode_watched<'s>(
+        &self,
+        exec: &mut Exec,
+        state: &'s mut MimiEncoderState,
+        samples: &[f32],
+        watch: &mut dyn FnMut(Stage, &[f32]),
+    ) -> &'s [f32] {
+        let frames = samples.len() / self.frame_size();
+        assert_eq!(frames * self.frame_size(), samples.len(), "whole frames");
+        assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
+        let rows = frames * self.steps;
+        state.seanet.input().head_mut(samples.len()).copy_from_slice(samples);
+        let span = [Span { slot: 0, rows: samples.len() }];
+        self.seanet.run(exec, &span, &mut state.seanet, |i, x| watch(Stage::Seanet(i), x));
+        let out = state.seanet.output();
+        match &self.input_proj {
+            Some(proj) => proj.run(exec, out, rows, &mut state.wide),
+            None => state.wide.head_mut(rows).copy_from_slice(out.head(rows)),
+        }
+        let span = [Span { slot: 0, rows }];
+        self.transformer.run_watched(exec, &mut state.wide, &span, &mut state.transformer, |i, x| {
+            watch(Stage::TransformerLayer(i), x.head(rows));
+        });
+        let x = match &self.output_proj {
+            Some(proj) => {
+                proj.run(exec, &state.wide, rows, &mut state.output);
+                &state.output
+            }
+            None => &state.wide,
+        };
+        watch(Stage::Transformer, x.head(rows));
+        let io = ConvIo { spans: &span, pre: Activation::None, add: false };
+        self.downsample.run(exec, x, io, &mut state.downsample, &mut state.latents);
+        watch(Stage::Downsample, state.latents.head(frames));
+        state.latents.head(frames)
+    }
+}

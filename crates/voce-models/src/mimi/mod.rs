@@ -1,0 +1,10 @@
+//! Mimi: the streaming audio codec between samples and latent frames.
+
+mod config;
+mod decoder;
+mod encoder;
+mod seanet;
+
+pub use config::{CodecTransformerConfig, MimiConfig, PadMode, QuantizerConfig, SeanetConfig};
+pub use decoder::{LatentScale, MimiDecoder, MimiDecoderState, Stage};
+pub use encoder::{MimiEncoder, MimiEncoderState};

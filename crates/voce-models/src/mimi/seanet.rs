@@ -1,0 +1,248 @@
+//! SEANet: stacks of causal convolutions between positions and samples.
+
+use voce_nn::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, Loader, Padding, WeightError};
+use voce_runtime::{Activation, Buffer, ConvState, Exec, Format, Span};
+
+use super::config::{PadMode, SeanetConfig};
+
+enum Stage {
+    /// A convolution; the activation comes before it.
+    Conv(Activation, Conv1d),
+    /// ELU, then a transposed convolution.
+    Up(ConvTranspose1d, usize),
+    /// `x + conv(ELU(conv(ELU(x))))`.
+    Residual(Conv1d, Conv1d),
+}
+
+/// A stack of stages with what each makes of the rate.
+pub(super) struct Seanet {
+    stages: Vec<(usize, Stage)>,
+    inputs: usize,
+}
+
+/// Histories and activations of a [`Seanet`].
+pub(super) struct SeanetState {
+    convs: Vec<Vec<ConvState>>,
+    buffers: Vec<Buffer>,
+    hidden: Vec<Option<Buffer>>,
+    spans: Vec<Span>,
+}
+
+impl Seanet {
+    /// `model.N` of the decoder: from positions up to samples.
+    pub(super) fn decoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<Self, WeightError> {
+        let mut b = Builder::new(l, c, format);
+        let mut width = (1 << c.ratios.len()) * c.n_filters;
+        b.conv(Activation::None, c.dimension, width, c.kernel_size, 1)?;
+        for &ratio in &c.ratios {
+            b.index += 1; // the ELU
+            let l = l.sub("model").sub(b.index).sub("convtr");
+            let up = ConvTranspose1d::load(&l, width, width / 2, 2 * ratio, ratio, format)?;
+            b.push(Stage::Up(up, ratio));
+            width /= 2;
+            b.residuals(width)?;
+        }
+        b.index += 1;
+        b.conv(Activation::Elu, c.n_filters, c.channels, c.last_kernel_size, 1)?;
+        Ok(Self { stages: b.stages, inputs: c.dimension })
+    }
+
+    /// `model.N` of the encoder: from samples down to positions.
+    pub(super) fn encoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<Self, WeightError> {
+        let mut b = Builder::new(l, c, format);
+        let mut width = c.n_filters;
+        b.conv(Activation::None, c.channels, width, c.kernel_size, 1)?;
+        for &ratio in c.ratios.iter().rev() {
+            b.residuals(width)?;
+            b.index += 1;
+            b.conv(Activation::Elu, width, 2 * width, 2 * ratio, ratio)?;
+            width *= 2;
+        }
+        b.index += 1;
+        b.conv(Activation::Elu, width, c.dimension, c.last_kernel_size, 1)?;
+        Ok(Self { stages: b.stages, inputs: c.channels })
+    }
+
+    /// State for `slots` streams and calls of up to `rows` input rows.
+    pub(super) fn state(&self, slots: usize, rows: usize) -> SeanetState {
+        let (mut convs, mut buffers, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rows = rows;
+        buffers.push(Buffer::new(rows, self.inputs));
+        for (_, stage) in &self.stages {
+            let (states, made, inner) = match stage {
+                Stage::Conv(_, c) => {
+                    rows /= c.config().stride;
+                    (vec![c.state(slots)], Some(Buffer::new(rows, c.config().outputs)), None)
+                }
+                Stage::Up(c, ratio) => {
+                    rows *= ratio;
+                    (vec![c.state(slots)], Some(Buffer::new(rows, c.outputs())), None)
+                }
+                Stage::Residual(a, b) => {
+                    (vec![a.state(slots), b.state(slots)], None, Some(Buffer::new(rows, a.config().outputs)))
+                }
+            };
+            convs.push(states);
+            buffers.extend(made);
+            hidden.push(inner);
+        }
+        SeanetState { convs, buffers, hidden, spans: Vec::new() }
+    }
+
+    /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`].
+    pub(super) fn run(
+        &self,
+        exec: &mut Exec,
+        spans: &[Span],
+        state: &mut SeanetState,
+        mut watch: impl FnMut(usize, &[f32]),
+    ) {
+        let SeanetState { convs, buffers, hidden, spans: now } = state;
+        now.clear();
+        now.extend_from_slice(spans);
+        let mut at = 0;
+        for ((index, stage), (convs, hidden)) in self.stages.iter().zip(convs.iter_mut().zip(hidden)) {
+            match stage {
+                Stage::Conv(pre, c) => {
+                    let [x, out] = pair(buffers, at);
+                    c.run(exec, x, ConvIo { spans: now, pre: *pre, add: false }, &mut convs[0], out);
+                    now.iter_mut().for_each(|s| s.rows /= c.config().stride);
+                    at += 1;
+                }
+                Stage::Up(c, ratio) => {
+                    let [x, out] = pair(buffers, at);
+                    c.run(
+                        exec,
+                        x,
+                        ConvIo { spans: now, pre: Activation::Elu, add: false },
+                        &mut convs[0],
+                        out,
+                    );
+                    now.iter_mut().for_each(|s| s.rows *= ratio);
+                    at += 1;
+                }
+                Stage::Residual(a, b) => {
+                    let h = hidden.as_mut().expect("made for residual stages");
+                    let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
+                    let [first, second] = &mut convs[..] else { unreachable!("two convolutions") };
+                    a.run(exec, &buffers[at], io, first, h);
+                    b.run(exec, h, ConvIo { add: true, ..io }, second, &mut buffers[at]);
+                }
+            }
+            let rows = now.iter().map(|s| s.rows).sum();
+            watch(*index, buffers[at].head(rows));
+        }
+    }
+
+    /// Multiply-adds per `rows` input rows.
+    pub(super) fn macs(&self, rows: usize) -> usize {
+        let mut rows = rows;
+        self.stages
+            .iter()
+            .map(|(_, stage)| match stage {
+                Stage::Conv(_, c) => {
+                    rows /= c.config().stride;
+                    rows * c.macs()
+                }
+                Stage::Up(c, ratio) => {
+                    let macs = rows * c.macs();
+                    rows *= ratio;
+                    macs
+                }
+                Stage::Residual(a, b) => rows * (a.macs() + b.macs()),
+            })
+            .sum()
+    }
+
+    /// Bytes of weights that one pass reads.
+    pub(super) fn bytes(&self) -> usize {
+        self.stages
+            .iter()
+            .map(|(_, stage)| match stage {
+                Stage::Conv(_, c) => c.bytes(),
+                Stage::Up(c, _) => c.bytes(),
+                Stage::Residual(a, b) => a.bytes() + b.bytes(),
+            })
+            .sum()
+    }
+}
+
+impl SeanetState {
+    /// Where the input rows go.
+    pub(super) fn input(&mut self) -> &mut Buffer {
+        &mut self.buffers[0]
+    }
+
+    /// The last stage's rows.
+    pub(super) fn output(&self) -> &Buffer {
+        self.buffers.last().expect("a stack has stages")
+    }
+
+    /// Starts a slot anew.
+    pub(super) fn reset(&mut self, slot: usize) {
+        self.convs.iter_mut().flatten().for_each(|c| c.reset(slot));
+    }
+}
+
+/// Buffers `at` and `at + 1`, the second to write.
+fn pair(buffers: &mut [Buffer], at: usize) -> [&mut Buffer; 2] {
+    let (a, b) = buffers.split_at_mut(at + 1);
+    [&mut a[at], &mut b[0]]
+}
+
+struct Builder<'a> {
+    l: &'a Loader,
+    c: &'a SeanetConfig,
+    format: Format,
+    stages: Vec<(usize, Stage)>,
+    index: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(l: &'a Loader, c: &'a SeanetConfig, format: Format) -> Self {
+        Self { l, c, format, stages: Vec::new(), index: 0 }
+    }
+
+    fn push(&mut self, stage: Stage) {
+        self.stages.push((self.index, stage));
+        self.index += 1;
+    }
+
+    fn shape(&self, inputs: usize, outputs: usize, kernel: usize) -> Conv1dConfig {
+        let padding = match self.c.pad_mode {
+            PadMode::Constant => Padding::Zeros,
+            PadMode::Replicate => Padding::Replicate,
+        };
+        Conv1dConfig { inputs, outputs, kernel, stride: 1, dilation: 1, padding }
+    }
+
+    fn conv(
+        &mut self,
+        pre: Activation,
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        stride: usize,
+    ) -> Result<(), WeightError> {
+        let l = self.l.sub("model").sub(self.index).sub("conv");
+        let c = Conv1dConfig { stride, ..self.shape(inputs, outputs, kernel) };
+        // One sample of three channels a row gains nothing from tiles, and keeps its precision in f32.
+        let format = if inputs * kernel < 16 { Format::F32 } else { self.format };
+        self.push(Stage::Conv(pre, Conv1d::load(&l, c, format)?));
+        Ok(())
+    }
+
+    fn residuals(&mut self, width: usize) -> Result<(), WeightError> {
+        for j in 0..self.c.n_residual_layers {
+            let l = self.l.sub("model").sub(self.index).sub("block");
+            let hidden = width / self.c.compress;
+            let dilation = self.c.dilation_base.pow(j as u32);
+            let a = Conv1dConfig { dilation, ..self.shape(width, hidden, self.c.residual_kernel_size) };
+            let b = self.shape(hidden, width, 1);
+            let a = Conv1d::load(&l.sub(1).sub("conv"), a, self.format)?;
+            let b = Conv1d::load(&l.sub(3).sub("conv"), b, self.format)?;
+            self.push(Stage::Residual(a, b));
+        }
+        Ok(())
+    }
+}

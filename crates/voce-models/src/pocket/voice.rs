@@ -1,0 +1,251 @@
+//! Voices: the backbone's past after a voice prompt, as the published files keep it.
+
+use voce_nn::weights::SafetensorsFile;
+use voce_nn::{Formats, Loader, WeightError, Weights};
+use voce_runtime::{Exec, KvCache, KvIndex};
+
+use super::config::PocketConfig;
+use super::flow_lm::FlowLm;
+use crate::mimi::MimiEncoder;
+
+/// The most positions a voice may have: two minutes of prompt.
+pub const MAX_VOICE_POSITIONS: usize = 1_500;
+
+/// What can be wrong with a voice.
+#[derive(Debug, thiserror::Error)]
+pub enum VoiceError {
+    /// A tensor is missing or of the wrong shape.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The file is some other safetensors file.
+    #[error("this is not a voice of this model: {0}")]
+    Other(String),
+    /// Longer than a prompt may be.
+    #[error("a voice of {0} positions: {MAX_VOICE_POSITIONS} is the most")]
+    TooLong(usize),
+    /// The checkpoint has no encoder.
+    #[error(
+        "these weights have no voice encoder, so they cannot clone a voice from audio: \
+         use a ready voice, or pull the weights with voice cloning"
+    )]
+    NoEncoder,
+}
+
+/// A voice ready to speak with.
+pub struct Voice {
+    cache: KvCache,
+    positions: usize,
+}
+
+/// One tensor of an exported voice.
+pub struct VoiceTensor {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its values.
+    pub data: VoiceData,
+}
+
+/// Values of a [`VoiceTensor`].
+pub enum VoiceData {
+    /// Keys and values.
+    Floats(Vec<f32>),
+    /// Positions.
+    Integers(Vec<i64>),
+}
+
+impl Voice {
+    /// No voice at all: what an unconditioned model starts from.
+    pub fn empty(lm: &FlowLm) -> Self {
+        Self { cache: KvCache::new(lm.cache_spec(1, 1)), positions: 0 }
+    }
+
+    /// A voice of these conditioning rows (each of the backbone's width).
+    pub fn from_rows(exec: &mut Exec, lm: &FlowLm, rows: &[f32]) -> Result<Self, VoiceError> {
+        let positions = rows.len() / lm.dim();
+        if positions > MAX_VOICE_POSITIONS {
+            return Err(VoiceError::TooLong(positions));
+        }
+        let mut state = lm.state(1, positions.max(1));
+        lm.prefill_rows(exec, &mut state, 0, rows);
+        let mut cache = KvCache::new(lm.cache_spec(1, positions.max(1)));
+        cache.copy_prefix(0, state.cache(), 0, positions);
+        Ok(Self { cache, positions })
+    }
+
+    /// Reads an exported voice: keys and values per layer, or conditioning rows that need a prefill.
+    pub fn read(file: &SafetensorsFile, exec: &mut Exec, lm: &FlowLm) -> Result<Self, VoiceError> {
+        for name in ["audio_prompt", "emb"] {
+            if let Some(shape) = file.shape(name) {
+                let expected = [1, shape.get(1).copied().unwrap_or(0), lm.dim()];
+                let wrong = || WeightError::Shape {
+                    name: name.into(),
+                    expected: expected.to_vec(),
+                    got: shape.clone(),
+                };
+                if shape != expected {
+                    return Err(wrong().into());
+                }
+                let rows = file.get(name, &shape)?.ok_or_else(wrong)?.values;
+                return Self::from_rows(exec, lm, &rows);
+            }
+        }
+        let spec = lm.cache_spec(1, 1);
+        let first = "transformer.layers.0.self_attn/cache";
+        let Some(shape) = file.shape(first) else {
+            let names: Vec<&str> = file.tensors().map(|(n, _)| n).take(3).collect();
+            return Err(VoiceError::Other(format!("no tensor '{first}' (it holds {})", names.join(", "))));
+        };
+        let stored = shape.get(2).copied().unwrap_or(0);
+        let positions = Self::offset(file, stored)?;
+        if positions > MAX_VOICE_POSITIONS {
+            return Err(VoiceError::TooLong(positions));
+        }
+        let mut cache = KvCache::new(lm.cache_spec(1, positions.max(1)));
+        for layer in 0..spec.layers {
+            let name = format!("transformer.layers.{layer}.self_attn/cache");
+            let expected = vec![2, 1, stored, spec.kv_heads, spec.head_dim];
+            let Some(t) = file.get(&name, &expected)? else {
+                return Err(WeightError::Missing { name, expected }.into());
+            };
+            if t.shape != expected {
+                return Err(WeightError::Shape { name, expected, got: t.shape }.into());
+            }
+            let row = spec.kv_heads * spec.head_dim;
+            for kv in 0..2 {
+                for position in 0..positions {
+                    for head in 0..spec.kv_heads {
+                        let at = (kv * stored + position) * row + head * spec.head_dim;
+                        let values = &t.values[at..at + spec.head_dim];
+                        if values.iter().any(|v| !v.is_finite()) {
+                            return Err(WeightError::NotFinite { name, count: 1 }.into());
+                        }
+                        cache.write(KvIndex { layer, slot: 0, head, position }, kv, values);
+                    }
+                }
+            }
+        }
+        let extra = format!("transformer.layers.{}.self_attn/cache", spec.layers);
+        if file.shape(&extra).is_some() {
+            return Err(VoiceError::Other(format!("it has more than this model's {} layers", spec.layers)));
+        }
+        cache.advance(0, positions);
+        Ok(Self { cache, positions })
+    }
+
+    /// How many of the stored positions are filled: `offset`, or the length of an older `current_end`.
+    fn offset(file: &SafetensorsFile, stored: usize) -> Result<usize, VoiceError> {
+        let positions = match file.integers("transformer.layers.0.self_attn/offset")? {
+            Some(v) => v.first().and_then(|&n| usize::try_from(n).ok()).unwrap_or(usize::MAX),
+            None => match file.shape("transformer.layers.0.self_attn/current_end") {
+                Some(shape) => shape.first().copied().unwrap_or(0),
+                None => stored,
+            },
+        };
+        if positions > stored {
+            return Err(VoiceError::Other(format!("it claims {positions} positions and holds {stored}")));
+        }
+        Ok(positions)
+    }
+
+    /// The tensors of the published export.
+    pub fn export(&self) -> Vec<VoiceTensor> {
+        let s = *self.cache.spec();
+        let mut tensors = Vec::new();
+        let mut head_row = vec![0f32; s.head_dim];
+        for layer in 0..s.layers {
+            let mut values = Vec::with_capacity(2 * self.positions * s.kv_heads * s.head_dim);
+            for kv in 0..2 {
+                for position in 0..self.positions {
+                    for head in 0..s.kv_heads {
+                        self.cache.read(KvIndex { layer, slot: 0, head, position }, kv, &mut head_row);
+                        values.extend_from_slice(&head_row);
+                    }
+                }
+            }
+            let base = format!("transformer.layers.{layer}.self_attn");
+            tensors.push(VoiceTensor {
+                name: format!("{base}/cache"),
+                shape: vec![2, 1, self.positions, s.kv_heads, s.head_dim],
+                data: VoiceData::Floats(values),
+            });
+            for (key, value) in [("offset", self.positions as i64), ("pad", 0)] {
+                tensors.push(VoiceTensor {
+                    name: format!("{base}/{key}"),
+                    shape: vec![1],
+                    data: VoiceData::Integers(vec![value]),
+                });
+            }
+        }
+        tensors
+    }
+
+    /// Positions of the prompt.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        self.cache.spec().bytes()
+    }
+
+    pub(super) fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+}
+
+/// Frames that the encoder takes at once.
+const ENCODE_FRAMES: usize = 4;
+
+/// Turns audio into a voice: the codec's encoder and the projection into the backbone.
+pub struct VoiceEncoder {
+    mimi: MimiEncoder,
+    /// `[dim][latent]`.
+    projection: Vec<f32>,
+    bos: Option<Vec<f32>>,
+    dim: usize,
+}
+
+impl VoiceEncoder {
+    /// Loads `mimi.encoder*`, `flow_lm.speaker_proj_weight` and, if configured, `flow_lm.bos_before_voice`.
+    pub fn load(l: &Loader, c: &PocketConfig, f: Formats) -> Result<Self, VoiceError> {
+        if !l.has("mimi.encoder.model.0.conv.weight") {
+            return Err(VoiceError::NoEncoder);
+        }
+        let mimi = MimiEncoder::load(&l.sub("mimi"), &c.mimi, f)?;
+        let dim = c.flow_lm.transformer.d_model;
+        let lm = l.sub("flow_lm");
+        let projection = lm.tensor("speaker_proj_weight", &[dim, mimi.latent_dim()])?;
+        let bos = c
+            .flow_lm
+            .insert_bos_before_voice
+            .then(|| lm.tensor("bos_before_voice", &[1, 1, dim]))
+            .transpose()?;
+        Ok(Self { mimi, projection, bos, dim })
+    }
+
+    /// The codec's encoder.
+    pub fn codec(&self) -> &MimiEncoder {
+        &self.mimi
+    }
+
+    /// Conditioning rows of a prompt (mono, at the codec's rate), the learnt first row included.
+    pub fn rows(&self, exec: &mut Exec, samples: &[f32]) -> Vec<f32> {
+        let frame = self.mimi.frame_size();
+        let mut padded = samples.to_vec();
+        padded.resize(samples.len().next_multiple_of(frame), 0.0);
+        let mut state = self.mimi.state(ENCODE_FRAMES);
+        let mut rows = self.bos.clone().unwrap_or_default();
+        for part in padded.chunks(ENCODE_FRAMES * frame) {
+            let latents = self.mimi.encode(exec, &mut state, part);
+            for latent in latents.chunks_exact(self.mimi.latent_dim()) {
+                let project = |w: &[f32]| w.iter().zip(latent).map(|(w, x)| w * x).sum::<f32>();
+                rows.extend(self.projection.chunks_exact(latent.len()).map(project));
+            }
+        }
+        debug_assert_eq!(rows.len() % self.dim, 0);
+        rows
+    }
+}
