@@ -1,4 +1,9 @@
-//! Sessions, slots, batching and the model store of Voce.
+//! The engine: model store, and speakers that own a model and turn text into audio.
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod speaker;
 pub mod store;
+
+pub use error::EngineError;
+pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};

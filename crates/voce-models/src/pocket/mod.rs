@@ -4,14 +4,14 @@ mod config;
 mod flow_head;
 mod flow_lm;
 mod legacy;
-mod shapes;
+mod random;
 mod voice;
 
 pub use config::{ConfigError, FlowType, PocketConfig, TokenizerKind};
 pub use flow_head::FlowHead;
 pub use flow_lm::{FlowLm, FlowLmState, StepOutput};
 pub use legacy::SeparateFiles;
-pub use shapes::{Shape, UnknownShape};
+pub use random::random_weights;
 pub use voice::{MAX_VOICE_POSITIONS, Voice, VoiceData, VoiceEncoder, VoiceError, VoiceTensor};
 
 /// EOS is ignored on the first frames: before speech starts the logit may cross the threshold.

@@ -1,0 +1,241 @@
+//! The codec stage: latents in, audio out in the order of the text.
+//!
+//! It runs beside the language model on a thread of its own, or in line with it. The first frame of a
+//! chunk is decoded at once; later ones in growing groups, which read the codec's weights once a group.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use voce_models::mimi::{MimiDecoder, MimiDecoderState};
+use voce_runtime::{Exec, Span};
+
+use super::stream::Output;
+use super::trace::Tracer;
+use crate::EngineError;
+
+/// Frames of one slot decoded together once it is ahead of playback.
+pub(super) const GROUP: usize = 4;
+
+/// What the language model tells the codec.
+pub(super) enum Message {
+    /// A request begins.
+    Open { job: u64, output: Arc<Output> },
+    /// A slot begins part `order` of a request.
+    Begin { slot: usize, job: u64, order: usize },
+    /// A frame of a slot.
+    Frame { slot: usize, latent: Vec<f32> },
+    /// A slot's part is complete.
+    End { slot: usize },
+    /// Part `order` of a request is silence.
+    Silence { job: u64, order: usize, samples: usize },
+    /// Nothing more of a request is to come.
+    Close { job: u64, result: Result<(), EngineError> },
+    /// A request is over at once; what its slots hold is thrown away.
+    Drop { job: u64 },
+}
+
+struct Slot {
+    job: u64,
+    order: usize,
+    latents: VecDeque<Vec<f32>>,
+    decoded: usize,
+    ended: bool,
+}
+
+struct Job {
+    output: Arc<Output>,
+    /// The part that goes to the reader now.
+    current: usize,
+    /// Later parts: their audio so far, and whether they are complete.
+    parts: BTreeMap<usize, (Vec<f32>, bool)>,
+    closed: Option<Result<(), EngineError>>,
+}
+
+/// Decodes and delivers.
+pub(super) struct CodecStage {
+    decoder: Arc<MimiDecoder>,
+    state: MimiDecoderState,
+    slots: Vec<Option<Slot>>,
+    jobs: BTreeMap<u64, Job>,
+    spans: Vec<Span>,
+    input: Vec<f32>,
+    tracer: Tracer,
+}
+
+impl CodecStage {
+    pub(super) fn new(decoder: Arc<MimiDecoder>, slots: usize, tracer: Tracer) -> Self {
+        let state = decoder.state(slots, slots.max(GROUP));
+        Self {
+            state,
+            slots: (0..slots).map(|_| None).collect(),
+            jobs: BTreeMap::new(),
+            spans: Vec::with_capacity(slots),
+            input: Vec::new(),
+            decoder,
+            tracer,
+        }
+    }
+
+    pub(super) fn handle(&mut self, message: Message) {
+        match message {
+            Message::Open { job, output } => {
+                self.jobs.insert(job, Job { output, current: 0, parts: BTreeMap::new(), closed: None });
+            }
+            Message::Begin { slot, job, order } => {
+                self.state.reset(slot);
+                self.slots[slot] =
+                    Some(Slot { job, order, latents: VecDeque::new(), decoded: 0, ended: false });
+            }
+            Message::Frame { slot, latent } => {
+                if let Some(s) = &mut self.slots[slot] {
+                    s.latents.push_back(latent);
+                }
+            }
+            Message::End { slot } => {
+                if let Some(s) = &mut self.slots[slot] {
+                    s.ended = true;
+                }
+                self.retire(slot);
+            }
+            Message::Silence { job, order, samples } => {
+                self.deliver(job, order, vec![0.0; samples], true);
+            }
+            Message::Close { job, result } => {
+                if let Some(j) = self.jobs.get_mut(&job) {
+                    j.closed = Some(result);
+                }
+                self.finish(job);
+            }
+            Message::Drop { job } => {
+                for slot in &mut self.slots {
+                    if slot.as_ref().is_some_and(|s| s.job == job) {
+                        *slot = None;
+                    }
+                }
+                self.jobs.remove(&job);
+            }
+        }
+    }
+
+    /// Decodes every slot that is due. Returns whether anything was.
+    pub(super) fn work(&mut self, exec: &mut Exec) -> bool {
+        let mut worked = false;
+        while self.round(exec) {
+            worked = true;
+        }
+        worked
+    }
+
+    fn round(&mut self, exec: &mut Exec) -> bool {
+        self.spans.clear();
+        self.input.clear();
+        let mut room = self.state.max_frames();
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            let Some(s) = slot else { continue };
+            // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
+            let due = s.decoded.clamp(1, GROUP);
+            if s.latents.is_empty() || (!s.ended && s.latents.len() < due) || room == 0 {
+                continue;
+            }
+            let n = s.latents.len().min(GROUP).min(room);
+            room -= n;
+            s.latents.drain(..n).for_each(|l| self.input.extend_from_slice(&l));
+            self.spans.push(Span { slot: i, rows: n });
+        }
+        if self.spans.is_empty() {
+            return false;
+        }
+        let begun = Instant::now();
+        let audio = self.decoder.decode(exec, &mut self.state, &self.spans, &self.input);
+        let took = begun.elapsed();
+        let frames: usize = self.spans.iter().map(|s| s.rows).sum();
+        self.tracer.event("codec", begun, took, frames);
+        let (frame, fade) = (self.decoder.frame_size(), self.decoder.sample_rate() / 200);
+        let mut ready = Vec::with_capacity(self.spans.len());
+        let mut at = 0;
+        for span in &self.spans {
+            let mut samples = audio[at..at + span.rows * frame].to_vec();
+            at += samples.len();
+            let Some(s) = &mut self.slots[span.slot] else { continue };
+            if s.decoded == 0 {
+                fade_in(&mut samples, fade);
+            }
+            s.decoded += span.rows;
+            if let Some(job) = self.jobs.get(&s.job) {
+                let share = took.mul_f64(span.rows as f64 / frames as f64);
+                job.output.record(|st| st.codec += share);
+            }
+            ready.push((span.slot, s.job, s.order, samples));
+        }
+        for (slot, job, order, samples) in ready {
+            self.deliver(job, order, samples, false);
+            self.retire(slot);
+        }
+        true
+    }
+
+    /// Completes a slot's part once all its frames are decoded.
+    fn retire(&mut self, slot: usize) {
+        if let Some(s) = &self.slots[slot]
+            && s.ended
+            && s.latents.is_empty()
+        {
+            let (job, order) = (s.job, s.order);
+            self.slots[slot] = None;
+            self.deliver(job, order, Vec::new(), true);
+        }
+    }
+
+    /// Hands audio of a part to the reader, or keeps it until the parts before are complete.
+    fn deliver(&mut self, job: u64, order: usize, samples: Vec<f32>, complete: bool) {
+        let Some(j) = self.jobs.get_mut(&job) else { return };
+        if order == j.current {
+            j.output.push(samples);
+            if complete {
+                j.current += 1;
+                while let Some((samples, complete)) = j.parts.remove(&j.current) {
+                    j.output.push(samples);
+                    if !complete {
+                        break;
+                    }
+                    j.current += 1;
+                }
+            }
+        } else {
+            let part = j.parts.entry(order).or_default();
+            part.0.extend_from_slice(&samples);
+            part.1 |= complete;
+        }
+        self.finish(job);
+    }
+
+    /// Ends the stream of a closed request whose parts have all been delivered.
+    fn finish(&mut self, job: u64) {
+        let busy = self.slots.iter().flatten().any(|s| s.job == job);
+        if let Some(j) = self.jobs.get_mut(&job)
+            && !busy
+            && j.parts.is_empty()
+            && let Some(result) = j.closed.take()
+        {
+            j.output.finish(result);
+            self.jobs.remove(&job);
+        }
+    }
+
+    /// Ends every stream with an error.
+    pub(super) fn fail(&mut self, reason: &str) {
+        for j in self.jobs.values() {
+            j.output.finish(Err(EngineError::Stopped(reason.to_owned())));
+        }
+        self.jobs.clear();
+    }
+}
+
+/// A fresh decoder starts with a small step: the first 5 ms rise from 0 to 1, both ends included.
+fn fade_in(samples: &mut [f32], n: usize) {
+    let last = n.saturating_sub(1).max(1) as f32;
+    for (i, s) in samples.iter_mut().take(n).enumerate() {
+        *s *= i as f32 / last;
+    }
+}

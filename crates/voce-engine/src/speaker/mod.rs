@@ -1,0 +1,380 @@
+//! A speaker: one loaded text-to-speech model, its threads and its voices.
+
+mod codec;
+mod files;
+mod model_thread;
+mod noise;
+mod pieces;
+mod request;
+mod stream;
+mod trace;
+mod voices;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use voce_models::mimi::MimiDecoder;
+use voce_models::pocket::{FlowLm, PocketConfig, Voice, VoiceEncoder, random_weights};
+use voce_nn::{Formats, Loader, Precision, Weights};
+use voce_runtime::{Exec, Isa};
+use voce_text::{PromptRules, Tokenizer};
+
+pub use pieces::{HungUp, TextSender};
+pub use request::{MAX_FRAMES, MAX_STEPS, MAX_TOKENS, SpeakRequest};
+pub use stream::{AudioChunk, SpeakStats, SpeechStream};
+pub use trace::{Trace, TraceEvent};
+pub use voices::voice_bytes;
+
+use crate::EngineError;
+use crate::store::{Store, catalogue};
+use codec::{CodecStage, Message};
+use files::Files;
+use model_thread::{Codec, ModelThread, NewJob};
+use pieces::TextPlan;
+use stream::{Output, Waker};
+use trace::Tracer;
+
+/// Requests that wait for the model thread to take them.
+const REQUESTS: usize = 64;
+/// Messages between the language model and the codec.
+const MESSAGES: usize = 256;
+/// Seconds of audio that a stream holds before its request pauses.
+const AHEAD_SECONDS: usize = 20;
+/// Threads by default at most: more only wait for each other.
+const DEFAULT_THREADS: usize = 4;
+/// Chunks side by side by default.
+const DEFAULT_SLOTS: usize = 8;
+
+/// How the two stages of a speaker share the threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// In turn up to two threads, side by side above.
+    #[default]
+    Auto,
+    /// Codec and language model side by side, on threads of their own.
+    Beside,
+    /// In turn, each with all threads.
+    InTurn,
+}
+
+/// How a speaker is set up.
+#[derive(Clone, Debug)]
+pub struct SpeakerOptions {
+    /// Precision of the weights.
+    pub precision: Precision,
+    /// Threads; 0 chooses.
+    pub threads: usize,
+    /// Chunks and requests that run side by side.
+    pub slots: usize,
+    /// How the stages share the threads.
+    pub overlap: Overlap,
+    /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
+    pub isa: Option<Isa>,
+    /// Where to record what the stages do.
+    pub trace: Option<Trace>,
+}
+
+impl Default for SpeakerOptions {
+    fn default() -> Self {
+        Self {
+            precision: Precision::Int8,
+            threads: 0,
+            slots: DEFAULT_SLOTS,
+            overlap: Overlap::Auto,
+            isa: None,
+            trace: None,
+        }
+    }
+}
+
+/// What a loaded model is.
+#[derive(Clone, Debug)]
+pub struct SpeakerInfo {
+    /// The reference it was opened by.
+    pub id: String,
+    /// Samples per second.
+    pub sample_rate: usize,
+    /// Frames per second.
+    pub frame_rate: f64,
+    /// Precision of the weights.
+    pub precision: Precision,
+    /// Threads in use.
+    pub threads: usize,
+    /// Instruction set in use.
+    pub isa: Isa,
+    /// Whether the stages run side by side.
+    pub beside: bool,
+    /// Bytes of backbone weights that a frame reads.
+    pub backbone_bytes: usize,
+    /// Bytes of head weights that a sampler step reads.
+    pub head_bytes: usize,
+    /// Bytes of codec weights that a call reads.
+    pub codec_bytes: usize,
+    /// Multiply-adds of a frame: backbone, head, codec.
+    pub macs: [usize; 3],
+    /// Sampling temperature of the model.
+    pub temperature: f32,
+    /// Language of the model, where known.
+    pub language: Option<String>,
+}
+
+/// A loaded model that speaks.
+pub struct Speaker {
+    info: SpeakerInfo,
+    config: PocketConfig,
+    formats: Formats,
+    lm: Arc<FlowLm>,
+    tokenizer: Tokenizer,
+    rules: Arc<PromptRules>,
+    files: Option<Files>,
+    source: Arc<dyn Weights>,
+    encoder: Mutex<Option<Arc<VoiceEncoder>>>,
+    requests: SyncSender<NewJob>,
+    waker: Arc<Waker>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Speaker {
+    /// Opens a model by reference (a folder, a catalogue name, `owner/repo`), all of whose files are here.
+    pub fn open(store: &Store, reference: &str, options: &SpeakerOptions) -> Result<Self, EngineError> {
+        let files = Files::find(store, reference)?;
+        let tokenizer = files.tokenizer()?;
+        let expected = files.config.flow_lm.lookup_table.n_bins;
+        if tokenizer.vocab_size() != expected {
+            return Err(EngineError::TokenizerSize { expected, got: tokenizer.vocab_size() });
+        }
+        let source = files.weights()?;
+        let config = files.config.clone();
+        Self::start(reference.to_owned(), config, source, tokenizer, Some(files), options)
+    }
+
+    /// A model of a published size with random weights: `pocket-100m`, `pocket-24l`, `pocket-18m`, ...
+    pub fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Result<Self, EngineError> {
+        let Some((_, entry)) = SHAPES.iter().find(|(name, _)| *name == shape) else {
+            return Err(EngineError::BadRequest {
+                what: "shape",
+                value: shape.to_owned(),
+                rule: "use pocket-100m, pocket-24l, pocket-18m, pocket-7m or pocket-2m",
+            });
+        };
+        let entry = catalogue::find(entry).expect("the catalogue has every shape");
+        let config = PocketConfig::from_yaml(&entry.config_yaml())
+            .map_err(|source| EngineError::Config { path: shape.into(), source })?;
+        let tokenizer = files::plain_tokenizer(config.flow_lm.lookup_table.n_bins);
+        Self::start(shape.to_owned(), config, random_weights(seed), tokenizer, None, options)
+    }
+
+    fn start(
+        id: String,
+        config: PocketConfig,
+        source: Arc<dyn Weights>,
+        tokenizer: Tokenizer,
+        files: Option<Files>,
+        options: &SpeakerOptions,
+    ) -> Result<Self, EngineError> {
+        let isa = match options.isa {
+            Some(isa) => isa,
+            None => Isa::from_env()?,
+        };
+        let slots = options.slots.clamp(1, 256);
+        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let beside = threads > 1
+            && match options.overlap {
+                Overlap::Auto => threads > 2,
+                Overlap::Beside => true,
+                Overlap::InTurn => false,
+            };
+        let formats = Formats::new(options.precision, isa);
+        let loader = Loader::new(source.clone());
+        let lm = Arc::new(FlowLm::load(&loader.sub("flow_lm"), &config, formats)?);
+        let decoder =
+            Arc::new(MimiDecoder::load(&loader.sub("mimi"), &config.mimi, formats, Some(lm.latent_scale()))?);
+        let info = SpeakerInfo {
+            id,
+            sample_rate: config.mimi.sample_rate,
+            frame_rate: config.mimi.frame_rate,
+            precision: options.precision,
+            threads,
+            isa,
+            beside,
+            backbone_bytes: lm.backbone_bytes(),
+            head_bytes: lm.head_bytes(),
+            codec_bytes: decoder.bytes(),
+            macs: [lm.backbone_macs(), lm.head_macs(), decoder.macs_per_frame()],
+            temperature: config.default_temperature,
+            language: files.as_ref().and_then(|f| f.language.clone()),
+        };
+        let waker = Arc::new(Waker::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let (requests, taken) = sync_channel(REQUESTS);
+        let mut handles = Vec::new();
+        let trace = |thread| Tracer::new(options.trace.clone(), thread);
+        let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
+        let stage = CodecStage::new(decoder, slots, trace(if beside { "codec" } else { "model" }));
+        let codec = if beside {
+            let (sender, messages) = sync_channel(MESSAGES);
+            let exec = Exec::with_isa(codec_threads, isa)?;
+            handles.push(spawn("voce-codec", move || codec_thread(stage, exec, messages))?);
+            Codec::Beside(sender)
+        } else {
+            Codec::InLine(Box::new(stage))
+        };
+        let lm_threads = if beside { threads - codec_threads } else { threads };
+        let model = ModelThread {
+            lm: lm.clone(),
+            exec: Exec::with_isa(lm_threads, isa)?,
+            codec,
+            requests: taken,
+            waker: waker.clone(),
+            stop: stop.clone(),
+            tracer: trace("model"),
+            frame_rate: config.mimi.frame_rate,
+            sample_rate: config.mimi.sample_rate,
+            slots,
+        };
+        handles.push(spawn("voce-model", move || model.run())?);
+        Ok(Self {
+            info,
+            formats,
+            lm,
+            tokenizer,
+            rules: Arc::new(config.prompt_rules()),
+            config,
+            files,
+            source,
+            encoder: Mutex::new(None),
+            requests,
+            waker,
+            stop,
+            threads: handles,
+        })
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &SpeakerInfo {
+        &self.info
+    }
+
+    /// The tokeniser, for those who count tokens.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Speaks a text.
+    pub fn speak(&self, text: &str, request: &SpeakRequest) -> Result<SpeechStream, EngineError> {
+        request.check()?;
+        let pieces = pieces::whole_text(self.plan(request), text, self.waker.clone())?;
+        self.submit(request, pieces)
+    }
+
+    /// Speaks text that arrives piece by piece.
+    pub fn speak_live(&self, request: &SpeakRequest) -> Result<(TextSender, SpeechStream), EngineError> {
+        request.check()?;
+        let (sender, pieces) = TextSender::new(self.plan(request), self.waker.clone());
+        Ok((sender, self.submit(request, pieces)?))
+    }
+
+    fn plan(&self, request: &SpeakRequest) -> TextPlan {
+        TextPlan {
+            tokenizer: self.tokenizer.clone(),
+            rules: self.rules.clone(),
+            max_tokens: request.max_tokens,
+            normalize: request.normalize,
+            frames_after_eos: request.frames_after_eos.or(self.config.model_recommended_frames_after_eos),
+        }
+    }
+
+    fn submit(
+        &self,
+        request: &SpeakRequest,
+        pieces: std::sync::mpsc::Receiver<pieces::Piece>,
+    ) -> Result<SpeechStream, EngineError> {
+        let output = Output::new(self.waker.clone(), AHEAD_SECONDS * self.info.sample_rate);
+        let voice = match &request.voice {
+            Some(voice) => voice.clone(),
+            None => Arc::new(Voice::empty(&self.lm)),
+        };
+        let job = NewJob {
+            pieces,
+            output: output.clone(),
+            voice,
+            temperature: request.temperature.unwrap_or(self.config.default_temperature),
+            noise_clamp: request.noise_clamp,
+            seed: request.seed,
+            steps: request.steps,
+            eos_threshold: request.eos_threshold.unwrap_or(self.config.default_eos_threshold),
+            max_frames: request.max_frames,
+            lockstep: request.lockstep,
+        };
+        self.requests.try_send(job).map_err(|e| match e {
+            TrySendError::Full(_) => EngineError::Busy(REQUESTS),
+            TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
+        })?;
+        self.waker.wake();
+        Ok(SpeechStream { output })
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        for handle in self.threads.drain(..).rev() {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Sizes that can be had with random weights, and their catalogue entries.
+const SHAPES: [(&str, &str); 5] = [
+    ("pocket-100m", "pocket"),
+    ("pocket-24l", "pocket-24l"),
+    ("pocket-18m", "pocket-18m"),
+    ("pocket-7m", "pocket-7m"),
+    ("pocket-2m", "pocket-2m"),
+];
+
+/// Names of [`Speaker::random`]'s shapes.
+pub fn shapes() -> impl Iterator<Item = &'static str> {
+    SHAPES.iter().map(|(name, _)| *name)
+}
+
+/// Threads when none are asked for.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(DEFAULT_THREADS)
+}
+
+fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EngineError> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(f)
+        .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))
+}
+
+/// Runs the codec stage until the model thread is gone.
+fn codec_thread(mut stage: CodecStage, mut exec: Exec, messages: std::sync::mpsc::Receiver<Message>) {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        while let Ok(message) = messages.recv() {
+            stage.handle(message);
+            while let Ok(message) = messages.try_recv() {
+                stage.handle(message);
+            }
+            stage.work(&mut exec);
+        }
+    }));
+    stage.fail(if result.is_err() { "the codec thread panicked" } else { "it was closed" });
+}
+
+/// Opens a model and says what it is, without weights: for `voce show`.
+pub fn describe(store: &Store, reference: &str) -> Result<PocketConfig, EngineError> {
+    Ok(Files::find(store, reference)?.config)
+}
+
+/// Whether a path names an audio or voice file rather than a voice by name.
+fn looks_like_path(name: &str) -> bool {
+    name.contains(['/', '\\', '.']) || Path::new(name).exists()
+}

@@ -1,0 +1,361 @@
+//! The model thread: it owns the language model's slots, admits chunks of text and steps what is live.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::Instant;
+
+use voce_models::pocket::{FlowLm, FlowLmState, MIN_FRAMES_BEFORE_EOS, Voice, max_frames};
+use voce_runtime::Exec;
+
+use super::codec::{CodecStage, Message};
+use super::noise::Noise;
+use super::pieces::Piece;
+use super::stream::{Output, Waker};
+use super::trace::Tracer;
+use crate::EngineError;
+
+/// Positions of a cache are a multiple of this, so that it seldom has to grow.
+const POSITION_STEP: usize = 128;
+
+/// A request as the model thread takes it.
+pub(super) struct NewJob {
+    pub pieces: Receiver<Piece>,
+    pub output: Arc<Output>,
+    pub voice: Arc<Voice>,
+    pub temperature: f32,
+    pub noise_clamp: Option<f32>,
+    pub seed: u64,
+    pub steps: usize,
+    pub eos_threshold: f32,
+    pub max_frames: Option<usize>,
+    pub lockstep: usize,
+}
+
+struct Job {
+    id: u64,
+    new: NewJob,
+    /// A chunk that was taken from the text but found no room.
+    held: Option<(Vec<u32>, usize)>,
+    /// The next part's place in the order, and the next chunk's number.
+    order: usize,
+    chunk: u64,
+    live: usize,
+    frames: usize,
+    exhausted: bool,
+}
+
+struct Slot {
+    job: u64,
+    noise: Noise,
+    std: f32,
+    made: usize,
+    limit: usize,
+    eos_step: Option<usize>,
+    frames_after_eos: usize,
+}
+
+/// Where latents go.
+pub(super) enum Codec {
+    /// To a thread of their own.
+    Beside(SyncSender<Message>),
+    /// Through the same executor.
+    InLine(Box<CodecStage>),
+}
+
+impl Codec {
+    /// Passes a message on; false when the codec is gone.
+    fn send(&mut self, message: Message) -> bool {
+        match self {
+            Codec::Beside(sender) => sender.send(message).is_ok(),
+            Codec::InLine(stage) => {
+                stage.handle(message);
+                true
+            }
+        }
+    }
+}
+
+/// The state of the model thread.
+pub(super) struct ModelThread {
+    pub lm: Arc<FlowLm>,
+    pub exec: Exec,
+    pub codec: Codec,
+    pub requests: Receiver<NewJob>,
+    pub waker: Arc<Waker>,
+    pub stop: Arc<AtomicBool>,
+    pub tracer: Tracer,
+    pub frame_rate: f64,
+    pub sample_rate: usize,
+    pub slots: usize,
+}
+
+struct Running {
+    state: Option<FlowLmState>,
+    slots: Vec<Option<Slot>>,
+    jobs: VecDeque<Job>,
+    next_id: u64,
+    live: Vec<usize>,
+    noise: Vec<f32>,
+}
+
+impl ModelThread {
+    /// Runs until told to stop; every stream is ended on the way out.
+    pub(super) fn run(mut self) {
+        let mut r = Running {
+            state: None,
+            slots: (0..self.slots).map(|_| None).collect(),
+            jobs: VecDeque::new(),
+            next_id: 0,
+            live: Vec::with_capacity(self.slots),
+            noise: Vec::new(),
+        };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
+        let reason = if result.is_err() { "the model thread panicked" } else { "it was closed" };
+        for job in &r.jobs {
+            job.new.output.finish(Err(EngineError::Stopped(reason.into())));
+        }
+        if let Codec::InLine(stage) = &mut self.codec {
+            stage.fail(reason);
+        }
+        while let Ok(new) = self.requests.try_recv() {
+            new.output.finish(Err(EngineError::Stopped(reason.into())));
+        }
+    }
+
+    fn run_until_stopped(&mut self, r: &mut Running) {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.take_requests(r);
+            self.drop_cancelled(r);
+            let admitted = self.admit(r);
+            let stepped = self.step(r);
+            self.close_finished(r);
+            let decoded = match &mut self.codec {
+                Codec::InLine(stage) => stage.work(&mut self.exec),
+                Codec::Beside(_) => false,
+            };
+            if !(admitted || stepped || decoded) {
+                self.waker.wait();
+            }
+        }
+    }
+
+    fn take_requests(&mut self, r: &mut Running) {
+        while let Ok(new) = self.requests.try_recv() {
+            let id = r.next_id;
+            r.next_id += 1;
+            self.codec.send(Message::Open { job: id, output: new.output.clone() });
+            r.jobs.push_back(Job { id, new, held: None, order: 0, chunk: 0, live: 0, frames: 0, exhausted: false });
+        }
+    }
+
+    fn drop_cancelled(&mut self, r: &mut Running) {
+        let mut gone = Vec::new();
+        r.jobs.retain(|j| {
+            let cancelled = j.new.output.is_cancelled();
+            if cancelled {
+                gone.push(j.id);
+            }
+            !cancelled
+        });
+        for id in gone {
+            for slot in &mut r.slots {
+                if slot.as_ref().is_some_and(|s| s.job == id) {
+                    *slot = None;
+                }
+            }
+            self.codec.send(Message::Drop { job: id });
+        }
+    }
+
+    /// Gives at most one free slot to the next chunk, in turn over the requests.
+    fn admit(&mut self, r: &mut Running) -> bool {
+        for turn in 0..r.jobs.len() {
+            let Some(free) = r.slots.iter().position(Option::is_none) else { return false };
+            let job = &mut r.jobs[turn];
+            // The first frame of a request is not kept waiting by its later chunks.
+            let wide = job.frames > 0 && job.new.max_frames.is_none();
+            let room = if wide { job.new.lockstep } else { 1 };
+            if job.exhausted || job.live >= room || job.new.output.is_full() {
+                continue;
+            }
+            let (tokens, after) = match job.held.take() {
+                Some(held) => held,
+                None => match self.next_chunk(job) {
+                    Some(chunk) => chunk,
+                    None => continue,
+                },
+            };
+            if !self.make_room(r, turn, tokens.len()) {
+                r.jobs[turn].held = Some((tokens, after));
+                continue;
+            }
+            self.begin(r, turn, free, tokens, after);
+            r.jobs.rotate_left(1);
+            return true;
+        }
+        false
+    }
+
+    /// The next chunk of a request's text; pauses on the way go straight to the codec.
+    fn next_chunk(&mut self, job: &mut Job) -> Option<(Vec<u32>, usize)> {
+        loop {
+            match job.new.pieces.try_recv() {
+                Ok(Piece::Chunk { tokens, frames_after_eos }) => return Some((tokens, frames_after_eos)),
+                Ok(Piece::Pause(d)) => {
+                    let samples = (d.as_secs_f64() * self.sample_rate as f64).round() as usize;
+                    self.codec.send(Message::Silence { job: job.id, order: job.order, samples });
+                    job.order += 1;
+                }
+                Ok(Piece::Failed(e)) => {
+                    job.exhausted = true;
+                    self.codec.send(Message::Close { job: job.id, result: Err(e) });
+                    return None;
+                }
+                Err(TryRecvError::Empty) => return None,
+                Err(TryRecvError::Disconnected) => {
+                    job.exhausted = true;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Whether the cache holds this chunk; it is made larger once no slot is live.
+    fn make_room(&self, r: &mut Running, turn: usize, tokens: usize) -> bool {
+        let job = &r.jobs[turn];
+        let limit = self.frame_limit(job, tokens);
+        let needed = (job.new.voice.positions() + tokens + limit).next_multiple_of(POSITION_STEP);
+        if r.state.as_ref().is_some_and(|s| s.capacity() >= needed) {
+            return true;
+        }
+        if r.slots.iter().any(Option::is_some) {
+            return false;
+        }
+        r.state = Some(self.lm.state(self.slots, needed));
+        true
+    }
+
+    fn frame_limit(&self, job: &Job, tokens: usize) -> usize {
+        match job.new.max_frames {
+            Some(n) => n - job.frames,
+            None => max_frames(tokens, self.frame_rate),
+        }
+    }
+
+    fn begin(&mut self, r: &mut Running, turn: usize, slot: usize, tokens: Vec<u32>, after: usize) {
+        let job = &r.jobs[turn];
+        let limit = self.frame_limit(job, tokens.len());
+        let state = r.state.as_mut().expect("made by make_room");
+        let begun = Instant::now();
+        self.lm.start(state, slot, &job.new.voice);
+        self.lm.prefill_tokens(&mut self.exec, state, slot, &tokens);
+        let took = begun.elapsed();
+        self.tracer.event("prefill", begun, took, tokens.len());
+        job.new.output.record(|s| {
+            s.prefill += took;
+            s.chunks += 1;
+            s.tokens += tokens.len();
+        });
+        let job = &mut r.jobs[turn];
+        self.codec.send(Message::Begin { slot, job: job.id, order: job.order });
+        r.slots[slot] = Some(Slot {
+            job: job.id,
+            noise: Noise::new(job.new.seed, job.chunk),
+            std: job.new.temperature.sqrt(),
+            made: 0,
+            limit,
+            eos_step: None,
+            frames_after_eos: after,
+        });
+        job.order += 1;
+        job.chunk += 1;
+        job.live += 1;
+    }
+
+    /// One frame for every live slot whose reader keeps up. Returns whether there was any.
+    fn step(&mut self, r: &mut Running) -> bool {
+        let mut steps: Vec<usize> = r.jobs.iter().filter(|j| j.live > 0).map(|j| j.new.steps).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let mut any = false;
+        for steps in steps {
+            any |= self.step_group(r, steps);
+        }
+        any
+    }
+
+    fn step_group(&mut self, r: &mut Running, steps: usize) -> bool {
+        let Running { state, slots, jobs, live, noise, .. } = r;
+        live.clear();
+        for (i, slot) in slots.iter().enumerate() {
+            let Some(s) = slot else { continue };
+            if jobs.iter().any(|j| j.id == s.job && j.new.steps == steps && !j.new.output.is_full()) {
+                live.push(i);
+            }
+        }
+        let Some(state) = state.as_mut().filter(|_| !live.is_empty()) else { return false };
+        let latent = self.lm.latent_dim();
+        noise.resize(live.len() * latent, 0.0);
+        for (&i, out) in live.iter().zip(noise.chunks_exact_mut(latent)) {
+            let s = slots[i].as_mut().expect("live");
+            let clamp = jobs.iter().find(|j| j.id == s.job).and_then(|j| j.new.noise_clamp);
+            s.noise.fill(s.std, clamp, out);
+        }
+        let begun = Instant::now();
+        let mut through_backbone = begun;
+        let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, |_, _| {
+            through_backbone = Instant::now();
+        });
+        let (backbone, head) = (through_backbone - begun, through_backbone.elapsed());
+        self.tracer.event("backbone", begun, backbone, live.len());
+        self.tracer.event("head", through_backbone, head, live.len());
+        for (row, &i) in live.iter().enumerate() {
+            let s = slots[i].as_mut().expect("live");
+            let job = jobs.iter_mut().find(|j| j.id == s.job).expect("slots of live requests");
+            let t = s.made;
+            if out.eos.row(row)[0] > job.new.eos_threshold && s.eos_step.is_none() && t >= MIN_FRAMES_BEFORE_EOS {
+                s.eos_step = Some(t);
+            }
+            let over = s.eos_step.is_some_and(|e| t >= e + s.frames_after_eos);
+            if !over {
+                let latent = out.latents[row * latent..(row + 1) * latent].to_vec();
+                self.codec.send(Message::Frame { slot: i, latent });
+                s.made += 1;
+                job.frames += 1;
+            }
+            let n = live.len() as u32;
+            let unended = !over && s.made == s.limit;
+            job.new.output.record(|st| {
+                st.backbone += backbone / n;
+                st.head += head / n;
+                st.frames = job.frames;
+                st.unended += usize::from(unended);
+            });
+            if over || unended {
+                self.codec.send(Message::End { slot: i });
+                slots[i] = None;
+                job.live -= 1;
+                if job.new.max_frames.is_some_and(|n| job.frames >= n) {
+                    job.exhausted = true;
+                }
+            }
+        }
+        true
+    }
+
+    fn close_finished(&mut self, r: &mut Running) {
+        let mut closed = Vec::new();
+        r.jobs.retain(|j| {
+            let over = j.exhausted && j.live == 0 && j.held.is_none();
+            if over {
+                closed.push(j.id);
+            }
+            !over
+        });
+        for job in closed {
+            self.codec.send(Message::Close { job, result: Ok(()) });
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a caller asks of a speaker.
+
+use std::sync::Arc;
+
+use voce_models::pocket::Voice;
+
+use crate::EngineError;
+
+/// One utterance, short or as long as a book.
+#[derive(Clone)]
+pub struct SpeakRequest {
+    /// The voice; the model's own way of starting when absent.
+    pub voice: Option<Arc<Voice>>,
+    /// Sampling temperature; the model's default when absent.
+    pub temperature: Option<f32>,
+    /// Noise beyond this is drawn again.
+    pub noise_clamp: Option<f32>,
+    /// Seed of the noise.
+    pub seed: u64,
+    /// Sampler steps per frame.
+    pub steps: usize,
+    /// EOS logit that ends a chunk; the model's default when absent.
+    pub eos_threshold: Option<f32>,
+    /// Frames after the end was seen; the model's guess when absent.
+    pub frames_after_eos: Option<usize>,
+    /// Tokens per chunk of text.
+    pub max_tokens: usize,
+    /// Exactly this many frames unless the end comes first.
+    pub max_frames: Option<usize>,
+    /// Read numbers, dates and abbreviations out (English).
+    pub normalize: bool,
+    /// Chunks of this request that may run side by side.
+    pub lockstep: usize,
+}
+
+/// Sampler steps that a request may ask for.
+pub const MAX_STEPS: usize = 256;
+/// Tokens per chunk that a request may ask for.
+pub const MAX_TOKENS: usize = 400;
+/// Frames that a request may ask for: ten hours.
+pub const MAX_FRAMES: usize = 450_000;
+
+impl Default for SpeakRequest {
+    fn default() -> Self {
+        Self {
+            voice: None,
+            temperature: None,
+            noise_clamp: None,
+            seed: 0,
+            steps: 1,
+            eos_threshold: None,
+            frames_after_eos: None,
+            max_tokens: voce_models::pocket::DEFAULT_MAX_TOKENS,
+            max_frames: None,
+            normalize: true,
+            lockstep: usize::MAX,
+        }
+    }
+}
+
+impl SpeakRequest {
+    /// Refuses numbers that make no sense, naming them.
+    pub(super) fn check(&self) -> Result<(), EngineError> {
+        let bad = |what, value: String, rule| Err(EngineError::BadRequest { what, value, rule });
+        if self.temperature.is_some_and(|t| !(0.0..=10.0).contains(&t)) {
+            return bad("temperature", format!("{:?}", self.temperature.unwrap_or_default()), "use 0 to 10");
+        }
+        if self.noise_clamp.is_some_and(|c| c.is_nan() || c <= 0.01) {
+            return bad("noise clamp", format!("{:?}", self.noise_clamp.unwrap_or_default()), "use more than 0.01");
+        }
+        if self.steps == 0 || self.steps > MAX_STEPS {
+            return bad("steps", self.steps.to_string(), "use 1 to 256");
+        }
+        if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
+            return bad("max tokens", self.max_tokens.to_string(), "use 1 to 400");
+        }
+        if self.max_frames.is_some_and(|n| n == 0 || n > MAX_FRAMES) {
+            return bad("max frames", self.max_frames.unwrap_or_default().to_string(), "use 1 to 450000");
+        }
+        if self.eos_threshold.is_some_and(f32::is_nan) {
+            return bad("eos threshold", "NaN".into(), "use a number");
+        }
+        if self.frames_after_eos.is_some_and(|n| n > 10_000) {
+            return bad("frames after eos", self.frames_after_eos.unwrap_or_default().to_string(), "use 0 to 10000");
+        }
+        if self.lockstep == 0 {
+            return bad("lockstep", "0".into(), "use 1 or more");
+        }
+        Ok(())
+    }
+}
