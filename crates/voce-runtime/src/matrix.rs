@@ -74,85 +74,63 @@ impl Matrix {
         assert_eq!(weights.len(), n * k, "matrix of {n} by {k}");
         let kp = k.next_multiple_of(format.k_multiple());
         let panels = n.div_ceil(LANES);
-        let row = |i: usize| if i < n { Some(&weights[i * k..(i + 1) * k]) } else { None };
-        let mut m = Matrix {
-            n,
-            k,
-            kp,
-            format,
-            data: arena.store(0, |_| ()),
-            scales: None,
-            sums: AlignedVec::zeroed(0),
-        };
-        let bytes = panels * panel_bytes(format, kp);
+        let panel = panel_bytes(format, kp);
+        let mut sums = AlignedVec::zeroed(if format == Format::Int8 { panels * LANES } else { 0 });
+        let mut scales: Vec<u8> = Vec::new();
+        let groups = kp / GROUP;
         match format {
-            Format::F32 => {
-                m.data = arena.store(bytes, |out| {
-                    scatter(panels, kp, row, |p, l, kk, w| {
-                        put(out, ((p * kp + kk) * LANES + l) * 4, &w.to_le_bytes());
-                    });
-                });
-            }
-            Format::Bf16 => {
-                m.data = arena.store(bytes, |out| {
-                    scatter(panels, kp, row, |p, l, kk, w| {
-                        let at = (p * kp + kk / 2 * 2) * LANES + 2 * l + kk % 2;
-                        put(out, at * 2, &round_bf16(w).to_le_bytes());
-                    });
-                });
-            }
-            Format::Int8 => {
-                let mut scales = vec![0f32; panels * LANES];
-                m.sums = AlignedVec::zeroed(panels * LANES);
-                for i in 0..n {
-                    let max = weights[i * k..(i + 1) * k].iter().fold(0f32, |m, w| m.max(w.abs()));
-                    scales[i] = max / 127.0;
-                }
-                let sums = &mut m.sums;
-                m.data = arena.store(bytes, |out| {
-                    scatter(panels, kp, row, |p, l, kk, w| {
-                        let i = p * LANES + l;
-                        let q = if scales[i] > 0.0 { (w / scales[i]).round_ties_even() as i32 } else { 0 };
-                        sums[i] += 128 * q;
-                        out[(p * kp + kk / 4 * 4) * LANES + 4 * l + kk % 4] = q as i8 as u8;
-                    });
-                });
-                m.scales = Some(arena.store(scales.len() * 4, |out| {
-                    for (o, s) in out.chunks_exact_mut(4).zip(&scales) {
-                        o.copy_from_slice(&s.to_le_bytes());
-                    }
-                }));
-            }
-            Format::Int4 => {
-                let groups = kp / GROUP;
-                let mut scales = vec![0u16; panels * groups * LANES];
-                m.data = arena.store(bytes, |out| {
-                    let mut group = [0f32; GROUP];
-                    for i in 0..n {
-                        let (p, l) = (i / LANES, i % LANES);
-                        for g in 0..groups {
-                            let from = (g * GROUP).min(k);
-                            let part = &weights[i * k + from..i * k + (from + GROUP).min(k)];
-                            group.fill(0.0);
-                            group[..part.len()].copy_from_slice(part);
-                            let (scale, q) = quantize_group(&group);
-                            scales[(p * groups + g) * LANES + l] = scale;
-                            for (j, &q) in q.iter().enumerate() {
-                                let kk = g * GROUP + j;
-                                let at = (p * kp + kk / 8 * 8) * LANES / 2 + 4 * l + kk % 4;
-                                out[at] |= if kk % 8 < 4 { q } else { q << 4 };
-                            }
-                        }
-                    }
-                });
-                m.scales = Some(arena.store(scales.len() * 2, |out| {
-                    for (o, s) in out.chunks_exact_mut(2).zip(&scales) {
-                        o.copy_from_slice(&s.to_le_bytes());
-                    }
-                }));
-            }
+            Format::Int8 => scales.resize(panels * LANES * 4, 0),
+            Format::Int4 => scales.resize(panels * groups * LANES * 2, 0),
+            Format::F32 | Format::Bf16 => {}
         }
-        m
+        let mut bytes = vec![0i8; kp];
+        let mut nibbles = vec![8u8; kp];
+        let data = arena.store(panels * panel, |out| {
+            for (i, row) in weights.chunks_exact(k).enumerate() {
+                let (p, lane) = (i / LANES, i % LANES);
+                let to = &mut out[p * panel..(p + 1) * panel];
+                match format {
+                    Format::F32 => scatter(to, lane, row.iter().map(|w| w.to_bits())),
+                    Format::Bf16 => {
+                        let pair = |w: &[f32]| {
+                            let odd = w.get(1).map_or(0, |&w| round_bf16(w));
+                            round_bf16(w[0]) as u32 | (odd as u32) << 16
+                        };
+                        scatter(to, lane, row.chunks(2).map(pair));
+                    }
+                    Format::Int8 => {
+                        let scale = max_abs(row) / 127.0;
+                        let inv = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+                        let mut sum = 0i32;
+                        for (q, &w) in bytes.iter_mut().zip(row) {
+                            *q = round_small(w * inv) as i8;
+                            sum += *q as i32;
+                        }
+                        sums[i] = 128 * sum;
+                        scales[i * 4..i * 4 + 4].copy_from_slice(&scale.to_le_bytes());
+                        scatter(to, lane, bytes.chunks_exact(4).map(|q| {
+                            u32::from_le_bytes([q[0] as u8, q[1] as u8, q[2] as u8, q[3] as u8])
+                        }));
+                    }
+                    Format::Int4 => {
+                        for (g, q) in nibbles.chunks_exact_mut(GROUP).enumerate() {
+                            let from = (g * GROUP).min(k);
+                            let part = &row[from..(from + GROUP).min(k)];
+                            let mut group = [0f32; GROUP];
+                            group[..part.len()].copy_from_slice(part);
+                            let scale = quantize_group(&group, q);
+                            let at = ((p * groups + g) * LANES + lane) * 2;
+                            scales[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                        }
+                        scatter(to, lane, nibbles.chunks_exact(8).map(|q| {
+                            u32::from_le_bytes(std::array::from_fn(|j| q[j] | q[j + 4] << 4))
+                        }));
+                    }
+                }
+            }
+        });
+        let scales = (!scales.is_empty()).then(|| arena.store(scales.len(), |out| out.copy_from_slice(&scales)));
+        Matrix { n, k, kp, format, data, scales, sums }
     }
 
     /// Outputs.
@@ -220,26 +198,28 @@ fn panel_bytes(format: Format, kp: usize) -> usize {
         }
 }
 
-/// Calls `put(panel, lane, k, weight)` for every weight, panel by panel.
-fn scatter<'a>(
-    panels: usize,
-    kp: usize,
-    row: impl Fn(usize) -> Option<&'a [f32]>,
-    mut put: impl FnMut(usize, usize, usize, f32),
-) {
-    let _ = kp;
-    for p in 0..panels {
-        for l in 0..LANES {
-            let Some(row) = row(p * LANES + l) else { break };
-            for (kk, &w) in row.iter().enumerate() {
-                put(p, l, kk, w);
-            }
-        }
+/// Writes a row's 32-bit units to its lane of a panel.
+fn scatter(panel: &mut [u8], lane: usize, units: impl Iterator<Item = u32>) {
+    for (line, unit) in panel.chunks_exact_mut(4 * LANES).zip(units) {
+        line[4 * lane..4 * lane + 4].copy_from_slice(&unit.to_le_bytes());
     }
 }
 
-fn put<const N: usize>(out: &mut [u8], at: usize, bytes: &[u8; N]) {
-    out[at..at + N].copy_from_slice(bytes);
+/// Rounds to the nearest integer, ties to even, for magnitudes under 2^22.
+fn round_small(x: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    (x + MAGIC) - MAGIC
+}
+
+fn max_abs(row: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (m, w) in lanes.iter_mut().zip(chunk) {
+            *m = if w.abs() > *m { w.abs() } else { *m };
+        }
+    }
+    rest.iter().chain(&lanes).fold(0f32, |m, w| m.max(w.abs()))
 }
 
 fn get<const N: usize>(data: &[u8], at: usize) -> [u8; N] {
@@ -250,36 +230,36 @@ fn bf16(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
-/// The bf16 scale and the nibbles (0..=15 for -8..=7) that lose least of a group.
+/// Writes the nibbles (0..=15 for -8..=7) that lose least of a group and returns their bf16 scale.
 ///
 /// The extreme value may sit at -8, so the scale is signed; a few scales around max / 8 are tried.
-fn quantize_group(w: &[f32; GROUP]) -> (u16, [u8; GROUP]) {
+fn quantize_group(w: &[f32; GROUP], q: &mut [u8]) -> u16 {
     let extreme = w.iter().fold(0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
-    if extreme == 0.0 {
-        return (0, [8; GROUP]);
-    }
     let mut best = (f32::INFINITY, 0u16);
     for divisor in [-8.0f32, -7.75, -7.5, -7.2, -6.9, -8.4] {
-        let scale = bf16(round_bf16(extreme / divisor));
+        let bits = round_bf16(extreme / divisor);
+        let scale = bf16(bits);
         if scale == 0.0 {
             continue;
         }
         let inv = 1.0 / scale;
-        let mut err = 0f32;
-        for &x in w {
-            let q = (x * inv).round_ties_even().clamp(-8.0, 7.0);
-            err += (q * scale - x) * (q * scale - x);
-        }
+        let err: f32 = w
+            .map(|x| {
+                let d = round_small((x * inv).clamp(-8.0, 7.0)) * scale - x;
+                d * d
+            })
+            .iter()
+            .sum();
         if err < best.0 {
-            best = (err, round_bf16(extreme / divisor));
+            best = (err, bits);
         }
     }
     let scale = bf16(best.1);
-    if scale == 0.0 {
-        return (0, [8; GROUP]);
+    let inv = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    for (q, x) in q.iter_mut().zip(w) {
+        *q = (round_small((x * inv).clamp(-8.0, 7.0)) as i32 + 8) as u8;
     }
-    let q = w.map(|x| ((x / scale).round_ties_even().clamp(-8.0, 7.0) as i32 + 8) as u8);
-    (best.1, q)
+    best.1
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span};
 use crate::memory::AlignedVec;
 use crate::pool::share;
-use crate::simd::attention::Attend;
-use crate::simd::lanes::{LANES, round_bf16};
+use crate::simd::Kernels;
+use crate::simd::gemm::Gemm;
+use crate::simd::lanes::LANES;
 
 /// Which values of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,7 @@ impl Exec {
         let (dim, width, kv_heads) = (spec.head_dim, spec.width(), spec.kv_heads);
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         assert_eq!(op.heads % kv_heads, 0, "query heads share key heads evenly");
+        assert!(op.heads / kv_heads <= MAX_GROUP, "at most {MAX_GROUP} query heads share a key head");
         assert_eq!(op.qkv.cols, (op.heads + 2 * kv_heads) * dim, "qkv width");
         assert!(rows <= op.qkv.rows && rows <= out.rows && op.heads * dim <= out.cols, "rows fit");
         let mut longest = 0;
@@ -103,16 +105,15 @@ impl Exec {
             }
             longest = longest.max(op.window.map_or(end, |w| end.min(w)));
         }
-        for s in &mut self.scratch.rows {
-            s.reserve_zeroed(2 * width + longest.next_multiple_of(LANES) + LANES);
-        }
         let group = op.heads / kv_heads;
+        let block = QUERY_ROWS.min(op.spans.iter().map(|s| s.rows).max().unwrap_or(0)) * group;
+        // Scores of a block of rows: the longest window, the block's own rows, and both ends' panels.
+        let keys = (longest + QUERY_ROWS + 2 * LANES).next_multiple_of(LANES);
+        for s in &mut self.scratch.rows {
+            s.reserve_zeroed(block * (2 * width + keys));
+        }
         let threads = self.pool.threads();
         let kernels = self.kernels;
-        let attend = match spec.format {
-            KvFormat::F32 => kernels.attend_f32,
-            KvFormat::Bf16 => kernels.attend_bf16,
-        };
         let (qkv, spans, layer, rope, window) = (op.qkv, op.spans, op.layer, op.rope, op.window);
         let storage = Shared(op.cache.base());
         let cache = &*op.cache;
@@ -122,56 +123,49 @@ impl Exec {
         self.pool.run(|id| {
             // SAFETY: each worker has its own scratch.
             let temp = unsafe { &mut *temp.get().add(id) };
-            let (q, temp) = temp.split_at_mut(width);
-            let (result, scores) = temp.split_at_mut(width);
-            q.fill(0.0);
+            let (q, temp) = temp.split_at_mut(block * width);
+            let (result, scores) = temp.split_at_mut(block * width);
             for item in share(spans.len() * kv_heads, 1, id, threads) {
                 let (span, head) = (item / kv_heads, item % kv_heads);
                 let first: usize = spans[..span].iter().map(|s| s.rows).sum();
                 let Span { slot, rows } = spans[span];
                 let start = cache.position(slot);
-                let (k_ring, v_ring) = cache.rings(layer, slot, head);
-                // SAFETY: offsets inside the storage; items (span, head) are split by worker, so these
-                // rings and this head's columns of `out` are this worker's.
-                let (k_ring, v_ring) = unsafe { (storage.get().add(k_ring), storage.get().add(v_ring)) };
+                let rings = cache.rings(layer, slot, head);
                 for r in 0..rows {
                     let row = qkv.row(first + r);
-                    let at = (start + r) % spec.capacity * width;
-                    let k = &row[(op.heads + head) * dim..][..dim];
-                    let v = &row[(op.heads + kv_heads + head) * dim..][..dim];
-                    q[..dim].copy_from_slice(k);
+                    let key = &mut q[..dim];
+                    key.copy_from_slice(&row[(op.heads + head) * dim..][..dim]);
                     if let Some(rope) = rope {
-                        rope.rotate(start + r, &mut q[..dim]);
+                        rope.rotate(start + r, key);
                     }
-                    // SAFETY: `at` is inside the ring.
+                    let at = (start + r) % spec.capacity;
+                    let value = &row[(op.heads + kv_heads + head) * dim..][..dim];
+                    // SAFETY: items (span, head) are split by worker, so these rings are this worker's.
                     unsafe {
-                        put(k_ring, at, &q[..dim], spec.format);
-                        put(v_ring, at, v, spec.format);
+                        spec.put(storage.get(), rings[0], 0, at, key);
+                        spec.put(storage.get(), rings[1], 1, at, value);
                     }
                 }
-                for r in 0..rows {
-                    let position = start + r;
-                    let from = window.map_or(0, |w| (position + 1).saturating_sub(w));
-                    for h in head * group..(head + 1) * group {
+                let value_bytes = if spec.format == KvFormat::F32 { 4 } else { 2 };
+                // SAFETY: ring offsets are inside the storage.
+                let [k, v] = rings.map(|r| unsafe { storage.get().add(r * value_bytes) }.cast_const());
+                for part in (0..rows).step_by(QUERY_ROWS) {
+                    let n = QUERY_ROWS.min(rows - part);
+                    q[..n * group * width].fill(0.0);
+                    for (i, q) in q.chunks_exact_mut(width).take(n * group).enumerate() {
+                        let (r, h) = (part + i / group, head * group + i % group);
                         q[..dim].copy_from_slice(&qkv.row(first + r)[h * dim..][..dim]);
                         if let Some(rope) = rope {
-                            rope.rotate(position, &mut q[..dim]);
+                            rope.rotate(start + r, &mut q[..dim]);
                         }
                         q[..dim].iter_mut().for_each(|x| *x *= scale);
-                        // SAFETY: window and buffers were checked above.
-                        unsafe {
-                            attend(&Attend {
-                                q: q.as_ptr(),
-                                k: k_ring,
-                                v: v_ring,
-                                width,
-                                capacity: spec.capacity,
-                                start: from,
-                                len: position + 1 - from,
-                                scores: scores.as_mut_ptr(),
-                                out: result.as_mut_ptr(),
-                            });
-                        }
+                    }
+                    let tile = Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
+                    let at = start + part;
+                    // SAFETY: the ring holds the window of these rows; scratch was reserved for it.
+                    unsafe { tile.attend(kernels, q, at, n, group, window, scores, result) };
+                    for (i, result) in result.chunks_exact(width).take(n * group).enumerate() {
+                        let (r, h) = (part + i / group, head * group + i % group);
                         // SAFETY: this head's columns of this row belong to this worker.
                         unsafe {
                             let to = out.get().add((first + r) * cols + h * dim);
@@ -184,19 +178,101 @@ impl Exec {
     }
 }
 
-/// Writes a head's row at value offset `at` of a ring.
-unsafe fn put(ring: *mut u8, at: usize, values: &[f32], format: KvFormat) {
-    // SAFETY: the caller gives an offset inside the ring.
-    unsafe {
-        match format {
-            KvFormat::F32 => {
-                std::ptr::copy_nonoverlapping(values.as_ptr(), ring.cast::<f32>().add(at), values.len());
+/// Query heads that may share a key head.
+const MAX_GROUP: usize = 64;
+/// Query rows of one slot that share a pass over its keys.
+const QUERY_ROWS: usize = 16;
+
+/// One head's rings.
+struct Tile {
+    k: *const u8,
+    v: *const u8,
+    width: usize,
+    capacity: usize,
+    bf16: bool,
+}
+
+impl Tile {
+    /// Attention of `n` rows (each `group` queries) from position `at` on.
+    ///
+    /// # Safety
+    /// The rings hold every position of the rows' windows; `q` and `result` have `n * group` rows and
+    /// `scores` as many of the window rounded out to panels.
+    #[allow(clippy::too_many_arguments)] // one call site
+    unsafe fn attend(
+        &self,
+        kn: &Kernels,
+        q: &[f32],
+        at: usize,
+        n: usize,
+        group: usize,
+        window: Option<usize>,
+        scores: &mut [f32],
+        result: &mut [f32],
+    ) {
+        let from = |position: usize| window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let base = from(at) / LANES * LANES;
+        let len = (at + n - base).next_multiple_of(LANES);
+        let (value, m) = (if self.bf16 { 2 } else { 4 }, n * group);
+        let gemm = if self.bf16 { kn.gemm_bf16_wide } else { kn.gemm_f32 };
+        // The window is one or more runs of the ring: (position in the window, in the ring, length). Rounded
+        // out to panels it may overlap itself; what is seen twice is outside every row's window once.
+        let run = |index: usize| {
+            let ring = (base + index) % self.capacity;
+            (index, ring, (len - index).min(self.capacity - ring))
+        };
+        let next = |&(index, _, n): &(usize, usize, usize)| (index + n < len).then(|| run(index + n));
+        let runs = || std::iter::successors(Some(run(0)), next);
+        let mut g = Gemm {
+            a: q.as_ptr().cast(),
+            lda: self.width * 4,
+            m,
+            k: self.width,
+            b: self.k,
+            panel: self.width * LANES * value,
+            panels: 0,
+            c: scores.as_mut_ptr(),
+            ldc: len,
+            a_scale: std::ptr::null(),
+            b_scale: std::ptr::null(),
+            b_sum: std::ptr::null(),
+            a_sums: std::ptr::null(),
+            accumulate: false,
+        };
+        for (index, ring, len) in runs() {
+            g.panels = len / LANES;
+            // SAFETY: panels of the run are inside the ring, columns inside the scores.
+            unsafe {
+                g.b = self.k.add(ring * self.width * value);
+                g.c = scores.as_mut_ptr().add(index);
+                gemm(&g);
             }
-            KvFormat::Bf16 => {
-                for (i, &v) in values.iter().enumerate() {
-                    *ring.cast::<u16>().add(at + i) = round_bf16(v);
-                }
+        }
+        let mut totals = [0f32; QUERY_ROWS * MAX_GROUP];
+        for (i, total) in totals[..m].iter_mut().enumerate() {
+            let position = at + i / group;
+            // SAFETY: row i of the scores.
+            *total = unsafe {
+                (kn.softmax)(scores.as_mut_ptr().add(i * len), from(position) - base, position + 1 - base, len)
+            };
+        }
+        g.lda = len * 4;
+        g.ldc = self.width;
+        g.panels = self.width / LANES;
+        g.panel = self.capacity * LANES * value;
+        g.c = result.as_mut_ptr();
+        for (index, ring, len) in runs() {
+            // SAFETY: positions of the run are inside each panel of values.
+            unsafe {
+                g.a = scores.as_ptr().add(index).cast();
+                g.b = self.v.add(ring * LANES * value);
+                g.k = len;
+                gemm(&g);
             }
+            g.accumulate = true;
+        }
+        for (row, total) in result.chunks_exact_mut(self.width).zip(&totals[..m]) {
+            row.iter_mut().for_each(|x| *x *= 1.0 / total);
         }
     }
 }

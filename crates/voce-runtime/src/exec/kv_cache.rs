@@ -1,4 +1,8 @@
 //! Keys and values of streaming attention: a ring per layer, slot and head.
+//!
+//! Both lie as packed panels, so that attention is two matrix products: keys as panels of 16 positions
+//! (`[position / 16][dim][16]`), values as panels of 16 dimensions (`[dim / 16][position][16]`). In bf16
+//! two neighbours along the inner dimension share a lane, as in weight panels.
 
 use crate::memory::AlignedVec;
 use crate::simd::lanes::{LANES, round_bf16};
@@ -23,7 +27,7 @@ pub struct KvSpec {
     pub kv_heads: usize,
     /// Values per head.
     pub head_dim: usize,
-    /// Positions each ring holds.
+    /// Positions each ring holds; rounded up to 16.
     pub capacity: usize,
     /// Storage.
     pub format: KvFormat,
@@ -40,10 +44,49 @@ impl KvSpec {
         self.capacity * self.width()
     }
 
+    /// Offset in a ring of keys of dimension `d` at ring position `at`.
+    fn key(&self, at: usize, d: usize) -> usize {
+        let panel = at / LANES * self.width() * LANES;
+        panel + self.inner(d, at % LANES)
+    }
+
+    /// Offset in a ring of values of dimension `d` at ring position `at`.
+    fn value(&self, at: usize, d: usize) -> usize {
+        let panel = d / LANES * self.capacity * LANES;
+        panel + self.inner(at, d % LANES)
+    }
+
+    /// Offset in a panel of inner index `k` and lane `l`.
+    fn inner(&self, k: usize, l: usize) -> usize {
+        match self.format {
+            KvFormat::F32 => k * LANES + l,
+            KvFormat::Bf16 => k / 2 * 2 * LANES + 2 * l + k % 2,
+        }
+    }
+
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> usize {
         let value = if self.format == KvFormat::F32 { 4 } else { 2 };
         2 * self.layers * self.slots * self.kv_heads * self.ring() * value
+    }
+}
+
+impl KvSpec {
+    /// Writes one head's key (`kv` 0) or value (1) at ring position `at` of the ring at value `ring`.
+    ///
+    /// # Safety
+    /// `base` is the storage of a cache of this shape and `ring` a ring's offset in it that nobody else uses.
+    pub(super) unsafe fn put(&self, base: *mut u8, ring: usize, kv: usize, at: usize, values: &[f32]) {
+        for (d, &v) in values.iter().enumerate() {
+            let o = ring + if kv == 0 { self.key(at, d) } else { self.value(at, d) };
+            // SAFETY: offsets of a position and a dimension are inside the ring.
+            unsafe {
+                match self.format {
+                    KvFormat::F32 => *base.cast::<f32>().add(o) = v,
+                    KvFormat::Bf16 => *base.cast::<u16>().add(o) = round_bf16(v),
+                }
+            }
+        }
     }
 }
 
@@ -62,6 +105,7 @@ pub struct KvCache {
 impl KvCache {
     /// Empty rings.
     pub fn new(spec: KvSpec) -> Self {
+        let spec = KvSpec { capacity: spec.capacity.next_multiple_of(LANES), ..spec };
         let values = 2 * spec.layers * spec.slots * spec.kv_heads * spec.ring();
         let data = match spec.format {
             KvFormat::F32 => Data::F32(AlignedVec::zeroed(values)),
@@ -104,36 +148,30 @@ impl KvCache {
         }
     }
 
-    /// Byte offsets in the storage of a head's keys and values.
-    pub(crate) fn rings(&self, layer: usize, slot: usize, head: usize) -> (usize, usize) {
-        let value = if self.spec.format == KvFormat::F32 { 4 } else { 2 };
-        (self.offset(layer, slot, head, 0) * value, self.offset(layer, slot, head, 1) * value)
+    /// Offsets in the storage, in values, of a head's keys and values.
+    pub(crate) fn rings(&self, layer: usize, slot: usize, head: usize) -> [usize; 2] {
+        [self.offset(layer, slot, head, 0), self.offset(layer, slot, head, 1)]
     }
 
     /// Writes the key (`kv` 0) or value (1) of one head at an absolute position.
     pub fn write(&mut self, at: KvIndex, kv: usize, values: &[f32]) {
-        let (width, dim) = (self.spec.width(), self.spec.head_dim);
-        let o = self.offset(at.layer, at.slot, at.head, kv) + at.position % self.spec.capacity * width;
-        match &mut self.data {
-            Data::F32(d) => d[o..o + dim].copy_from_slice(&values[..dim]),
-            Data::Bf16(d) => {
-                d[o..o + dim].iter_mut().zip(values).for_each(|(d, &v)| *d = round_bf16(v));
-            }
-        }
+        let base = self.base();
+        let ring = self.offset(at.layer, at.slot, at.head, kv);
+        // SAFETY: the ring is inside the storage, which is exclusively borrowed.
+        unsafe { self.spec.put(base, ring, kv, at.position % self.spec.capacity, &values[..self.spec.head_dim]) };
     }
 
     /// Reads the key (`kv` 0) or value (1) of one head at an absolute position.
     pub fn read(&self, at: KvIndex, kv: usize, out: &mut [f32]) {
-        let (width, dim) = (self.spec.width(), self.spec.head_dim);
-        let o = self.offset(at.layer, at.slot, at.head, kv) + at.position % self.spec.capacity * width;
-        match &self.data {
-            Data::F32(d) => out[..dim].copy_from_slice(&d[o..o + dim]),
-            Data::Bf16(d) => {
-                out[..dim]
-                    .iter_mut()
-                    .zip(&d[o..o + dim])
-                    .for_each(|(x, &b)| *x = f32::from_bits((b as u32) << 16));
-            }
+        let s = &self.spec;
+        let ring = self.offset(at.layer, at.slot, at.head, kv);
+        let p = at.position % s.capacity;
+        for (d, out) in out[..s.head_dim].iter_mut().enumerate() {
+            let o = ring + if kv == 0 { s.key(p, d) } else { s.value(p, d) };
+            *out = match &self.data {
+                Data::F32(v) => v[o],
+                Data::Bf16(v) => f32::from_bits((v[o] as u32) << 16),
+            };
         }
     }
 
@@ -149,16 +187,20 @@ impl KvCache {
             "caches of one model"
         );
         assert!(positions <= a.capacity && positions <= b.capacity, "prefix fits both rings");
-        let len = positions * a.width();
+        // Whole panels of keys; of values, the first positions of each panel.
+        let blocks = positions.div_ceil(LANES);
+        let pieces = [(1, a.width() * LANES * blocks), (a.width() / LANES, positions.next_multiple_of(2) * LANES)];
         for layer in 0..a.layers {
             for head in 0..a.kv_heads {
-                for kv in 0..2 {
-                    let to = self.offset(layer, slot, head, kv);
-                    let at = from.offset(layer, from_slot, head, kv);
-                    match (&mut self.data, &from.data) {
-                        (Data::F32(d), Data::F32(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
-                        (Data::Bf16(d), Data::Bf16(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
-                        _ => unreachable!("formats are equal"),
+                for (kv, (panels, len)) in pieces.into_iter().enumerate() {
+                    for p in 0..panels {
+                        let to = self.offset(layer, slot, head, kv) + p * a.capacity * LANES;
+                        let at = from.offset(layer, from_slot, head, kv) + p * b.capacity * LANES;
+                        match (&mut self.data, &from.data) {
+                            (Data::F32(d), Data::F32(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
+                            (Data::Bf16(d), Data::Bf16(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
+                            _ => unreachable!("formats are equal"),
+                        }
                     }
                 }
             }

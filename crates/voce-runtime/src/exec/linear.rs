@@ -432,6 +432,7 @@ pub(super) unsafe fn run_product(
                     },
                     b_sum: p.w.sums.as_ptr().wrapping_add(n0),
                     a_sums: p.operand.sums.wrapping_add(row * groups),
+                    accumulate: false,
                 });
                 for i in 0..m {
                     let r = row + i;

@@ -126,25 +126,26 @@ macro_rules! tile_loop {
 tile_loop!(int8_tiles, "tdpbusd");
 tile_loop!(bf16_tiles, "tdpbf16ps");
 
-/// Calls `f(row, row_tiles, panel, panels)` for blocks of up to 32 rows by 2 panels, tiles configured.
-#[inline(always)]
-unsafe fn for_tiles(g: &Gemm, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
-    unsafe {
-        let mut row = 0;
-        while row < g.m {
-            let rows = (g.m - row).min(2 * TILE_ROWS);
-            let (top, bottom) = (rows.min(TILE_ROWS), rows.saturating_sub(TILE_ROWS));
+/// Runs the body for blocks of up to 32 rows by 2 panels with tiles configured for them. A macro, because
+/// a closure would be compiled without the caller's target features.
+macro_rules! for_tiles {
+    ($g:ident, |$row:ident, $rows:ident, $row_tiles:ident, $p:ident, $np:ident| $body:block) => {{
+        let mut $row = 0;
+        while $row < $g.m {
+            let $rows = ($g.m - $row).min(2 * TILE_ROWS);
+            let (top, bottom) = ($rows.min(TILE_ROWS), $rows.saturating_sub(TILE_ROWS));
             configure(top, bottom);
-            let mut p = 0;
-            while p < g.panels {
-                let np = (g.panels - p).min(2);
-                f(row, rows, if bottom > 0 { 2 } else { 1 }, p, np);
-                p += np;
+            let $row_tiles = if bottom > 0 { 2 } else { 1 };
+            let mut $p = 0;
+            while $p < $g.panels {
+                let $np = ($g.panels - $p).min(2);
+                $body
+                $p += $np;
             }
-            row += rows;
+            $row += $rows;
         }
         release();
-    }
+    }};
 }
 
 /// Bf16 activations by bf16 weights.
@@ -153,7 +154,7 @@ unsafe fn for_tiles(g: &Gemm, mut f: impl FnMut(usize, usize, usize, usize, usiz
 /// AMX permitted; pointers of `g` valid for its sizes, A in bf16.
 pub unsafe fn bf16(g: &Gemm) {
     unsafe {
-        for_tiles(g, |row, _, row_tiles, p, np| {
+        for_tiles!(g, |row, rows, row_tiles, p, np| {
             let c = g.c.add(row * g.ldc + p * LANES).cast::<u8>();
             let stride = g.ldc * 4;
             match (row_tiles, np) {
@@ -180,7 +181,7 @@ pub unsafe fn int8(g: &Gemm) {
         struct Sums([i32; 2 * TILE_ROWS * 2 * LANES]);
         let mut sums = Sums([0; 2 * TILE_ROWS * 2 * LANES]);
         let c = sums.0.as_mut_ptr();
-        for_tiles(g, |row, rows, row_tiles, p, np| {
+        for_tiles!(g, |row, rows, row_tiles, p, np| {
             let stride = 2 * LANES * 4;
             match (row_tiles, np) {
                 (2, 2) => int8_tiles::<2, 2>(g, row, p, c.cast(), stride),

@@ -34,23 +34,8 @@ pub struct Gemm {
     pub b_sum: *const i32,
     /// Int4: for each row of A, eight times the sum of each group of 32.
     pub a_sums: *const i32,
-}
-
-impl Gemm {
-    #[inline(always)]
-    fn for_blocks<const MR: usize>(&self, nr: usize, mut f: impl FnMut(usize, usize, usize, usize)) {
-        let mut p = 0;
-        while p < self.panels {
-            let np = nr.min(self.panels - p);
-            let mut r = 0;
-            while r < self.m {
-                let nr_rows = MR.min(self.m - r);
-                f(r, nr_rows, p, np);
-                r += nr_rows;
-            }
-            p += np;
-        }
-    }
+    /// f32 activations only: continue from what C holds instead of from zero.
+    pub accumulate: bool,
 }
 
 /// How weights of a panel are read.
@@ -111,8 +96,21 @@ unsafe fn block<V: F32s, W: PanelWeights, const MR: usize, const NR: usize>(
     // SAFETY: rows `row..row + MR` and panels `panel..panel + NR` are inside `g`'s operands.
     unsafe {
         let mut acc = [[V::splat(0.0); MR]; NR];
-        let mut a: [*const f32; MR] = std::array::from_fn(|m| g.a.add((row + m) * g.lda).cast());
-        let mut b: [*const u8; NR] = std::array::from_fn(|n| g.b.add((panel + n) * g.panel));
+        if g.accumulate {
+            for n in 0..NR {
+                for m in 0..MR {
+                    acc[n][m] = V::load(g.c.add((row + m) * g.ldc + (panel + n) * LANES));
+                }
+            }
+        }
+        let mut a = [g.a.cast::<f32>(); MR];
+        let mut b = [g.b; NR];
+        for (m, a) in a.iter_mut().enumerate() {
+            *a = g.a.add((row + m) * g.lda).cast();
+        }
+        for (n, b) in b.iter_mut().enumerate() {
+            *b = g.b.add((panel + n) * g.panel);
+        }
         for _ in 0..g.k / W::STEP {
             for n in 0..NR {
                 W::fold::<V, MR>(b[n], a, &mut acc[n]);
@@ -138,27 +136,37 @@ unsafe fn block<V: F32s, W: PanelWeights, const MR: usize, const NR: usize>(
 pub unsafe fn gemm<V: F32s, W: PanelWeights>(g: &Gemm) {
     // SAFETY: blocks stay inside the operands.
     unsafe {
-        if V::WIDE {
-            if g.m == 1 {
-                g.for_blocks::<1>(8, |r, _, p, np| match np {
-                    8 => block::<V, W, 1, 8>(g, r, p),
-                    _ => (0..np).for_each(|i| block::<V, W, 1, 1>(g, r, p + i)),
-                });
-                return;
+        // Plain loops: closures would be compiled without the caller's target features.
+        let wide = if g.m == 1 { 8 } else { 4 };
+        let panels = if V::WIDE { wide } else { 2 };
+        let mut p = 0;
+        while p < g.panels {
+            let np = if g.panels - p >= panels { panels } else { 1 };
+            let mut r = 0;
+            while r < g.m {
+                let left = g.m - r;
+                let nr = match left {
+                    6.. if V::WIDE => 6,
+                    4.. if V::WIDE => 4,
+                    2.. => 2,
+                    _ => 1,
+                };
+                match (nr, np) {
+                    (6, 4) => block::<V, W, 6, 4>(g, r, p),
+                    (6, _) => block::<V, W, 6, 1>(g, r, p),
+                    (4, 4) => block::<V, W, 4, 4>(g, r, p),
+                    (4, _) => block::<V, W, 4, 1>(g, r, p),
+                    (2, 4) => block::<V, W, 2, 4>(g, r, p),
+                    (2, 2) => block::<V, W, 2, 2>(g, r, p),
+                    (2, _) => block::<V, W, 2, 1>(g, r, p),
+                    (_, 8) => block::<V, W, 1, 8>(g, r, p),
+                    (_, 4) => block::<V, W, 1, 4>(g, r, p),
+                    (_, 2) => block::<V, W, 1, 2>(g, r, p),
+                    _ => block::<V, W, 1, 1>(g, r, p),
+                }
+                r += nr;
             }
-            g.for_blocks::<6>(4, |r, nr, p, np| match (nr, np) {
-                (6, 4) => block::<V, W, 6, 4>(g, r, p),
-                (6, _) => (0..np).for_each(|i| block::<V, W, 6, 1>(g, r, p + i)),
-                (_, 4) => (0..nr).for_each(|j| block::<V, W, 1, 4>(g, r + j, p)),
-                _ => (0..nr).for_each(|j| (0..np).for_each(|i| block::<V, W, 1, 1>(g, r + j, p + i))),
-            });
-        } else {
-            g.for_blocks::<2>(2, |r, nr, p, np| match (nr, np) {
-                (2, 2) => block::<V, W, 2, 2>(g, r, p),
-                (2, _) => block::<V, W, 2, 1>(g, r, p),
-                (_, 2) => block::<V, W, 1, 2>(g, r, p),
-                _ => block::<V, W, 1, 1>(g, r, p),
-            });
+            p += np;
         }
     }
 }

@@ -13,7 +13,6 @@ pub mod vector;
 #[cfg(target_arch = "x86_64")]
 pub mod x86;
 
-use attention::{Attend, Bf16};
 use gemm::{Bf16Panels, F32Panels, Gemm};
 use lanes::Portable;
 
@@ -105,10 +104,10 @@ pub struct Kernels {
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of one row.
     pub epilogue: unsafe fn(*const f32, usize, &Epilogue, *mut f32),
-    /// Attention over f32 keys and values.
-    pub attend_f32: unsafe fn(&Attend),
-    /// Attention over bf16 keys and values.
-    pub attend_bf16: unsafe fn(&Attend),
+    /// bf16 weights, f32 activations: for keys and values, which are not rounded on the other side.
+    pub gemm_bf16_wide: unsafe fn(&Gemm),
+    /// Softmax of one row's window.
+    pub softmax: unsafe fn(*mut f32, usize, usize, usize) -> f32,
 }
 
 /// Instantiates every lane kernel for one vector type under its target features.
@@ -146,9 +145,9 @@ macro_rules! instantiate {
                 unsafe { vector::epilogue_row::<$lanes>(c, n, e, out) }
             }
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn attend_f32(a: &Attend) { unsafe { attention::attend::<$lanes, f32>(a) } }
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn attend_bf16(a: &Attend) { unsafe { attention::attend::<$lanes, Bf16>(a) } }
+            pub(super) unsafe fn softmax(s: *mut f32, first: usize, end: usize, len: usize) -> f32 {
+                unsafe { attention::softmax::<$lanes>(s, first, end, len) }
+            }
         }
     };
 }
@@ -174,8 +173,8 @@ macro_rules! table {
             quantize_u8: $module::quantize_u8,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
-            attend_f32: $module::attend_f32,
-            attend_bf16: $module::attend_bf16,
+            gemm_bf16_wide: $module::gemm_bf16,
+            softmax: $module::softmax,
         }
     };
 }

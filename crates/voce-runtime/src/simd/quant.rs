@@ -140,8 +140,14 @@ pub mod x86 {
     unsafe fn int8_block<const MR: usize, const NR: usize>(g: &Gemm, row: usize, panel: usize) {
         unsafe {
             let mut acc = [[_mm512_setzero_si512(); MR]; NR];
-            let a: [*const i32; MR] = std::array::from_fn(|m| g.a.add((row + m) * g.lda).cast());
-            let b: [*const u8; NR] = std::array::from_fn(|n| g.b.add((panel + n) * g.panel));
+            let mut a = [g.a.cast::<i32>(); MR];
+            let mut b = [g.b; NR];
+            for (m, a) in a.iter_mut().enumerate() {
+                *a = g.a.add((row + m) * g.lda).cast();
+            }
+            for (n, b) in b.iter_mut().enumerate() {
+                *b = g.b.add((panel + n) * g.panel);
+            }
             for k in 0..g.k / 4 {
                 for n in 0..NR {
                     if MR == 1 && k % 16 == 0 {

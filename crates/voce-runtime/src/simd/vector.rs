@@ -4,17 +4,21 @@ use super::lanes::{F32s, LANES, exp};
 use super::quant::GROUP;
 use super::{Activation, Epilogue, NormRow, Store};
 
-/// Runs `f(offset, len)` over 0..n in steps of 16; the last may be shorter.
-#[inline(always)]
-fn chunks(n: usize, mut f: impl FnMut(usize, usize)) {
-    let mut i = 0;
-    while i + LANES <= n {
-        f(i, LANES);
-        i += LANES;
-    }
-    if i < n {
-        f(i, n - i);
-    }
+/// Runs the body for offsets 0, 16, 32, ... of 0..n, with how many of the 16 values are there. A macro,
+/// because a closure would be compiled without the caller's target features.
+macro_rules! chunks {
+    ($n:expr, |$i:ident, $len:ident| $body:expr) => {{
+        let (n, mut at) = ($n, 0);
+        while at + LANES <= n {
+            let ($i, $len) = (at, LANES);
+            $body;
+            at += LANES;
+        }
+        if at < n {
+            let ($i, $len) = (at, n - at);
+            $body;
+        }
+    }};
 }
 
 #[inline(always)]
@@ -97,19 +101,19 @@ pub unsafe fn norm_row<V: F32s>(x: *const f32, n: usize, norm: &NormRow, out: *m
         let mut mean = 0.0;
         if norm.centred {
             let mut sum = V::splat(0.0);
-            chunks(n, |i, len| sum = sum.add(load::<V>(x.add(i), len)));
+            chunks!(n, |i, len| sum = sum.add(load::<V>(x.add(i), len)));
             mean = sum.sum() * inv_n;
         }
         let centre = V::splat(mean);
         let mut sq = V::splat(0.0);
-        chunks(n, |i, len| {
+        chunks!(n, |i, len| {
             let d = load::<V>(x.add(i), len).sub(centre);
             // The padding of a short chunk must not count as (0 - mean)^2.
             let d = if len == LANES { d } else { mask_tail(d, len) };
             sq = d.fma(d, sq);
         });
         let scale = V::splat(1.0 / (sq.sum() * inv_n + norm.eps).sqrt());
-        chunks(n, |i, len| {
+        chunks!(n, |i, len| {
             let mut v = load::<V>(x.add(i), len).sub(centre).mul(scale);
             if !norm.weight.is_null() {
                 v = v.mul(load::<V>(norm.weight.add(i), len));
@@ -144,7 +148,7 @@ unsafe fn mask_tail<V: F32s>(v: V, len: usize) -> V {
 #[inline(always)]
 pub unsafe fn map_row<V: F32s>(x: *const f32, n: usize, act: Activation, out: *mut f32) {
     // SAFETY: chunks stay in 0..n.
-    unsafe { chunks(n, |i, len| store(activate(act, load::<V>(x.add(i), len)), out.add(i), len)) }
+    unsafe { chunks!(n, |i, len| store(activate(act, load::<V>(x.add(i), len)), out.add(i), len)) }
 }
 
 /// `out = act(x)` rounded to bf16.
@@ -155,7 +159,7 @@ pub unsafe fn map_row<V: F32s>(x: *const f32, n: usize, act: Activation, out: *m
 pub unsafe fn map_row_bf16<V: F32s>(x: *const f32, n: usize, act: Activation, out: *mut u16) {
     // SAFETY: chunks stay in 0..n.
     unsafe {
-        chunks(n, |i, len| {
+        chunks!(n, |i, len| {
             let v = activate(act, load::<V>(x.add(i), len));
             if len == LANES {
                 v.store_bf16(out.add(i));
@@ -174,7 +178,7 @@ unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
     // SAFETY: chunks stay in 0..n.
     unsafe {
         let mut m = V::splat(0.0);
-        chunks(n, |i, len| m = m.max(load::<V>(x.add(i), len).abs()));
+        chunks!(n, |i, len| m = m.max(load::<V>(x.add(i), len).abs()));
         m.hmax() / 127.0
     }
 }
@@ -189,7 +193,7 @@ pub unsafe fn quantize_u8<V: F32s>(x: *const f32, n: usize, kp: usize, out: *mut
     unsafe {
         let scale = row_scale::<V>(x, n);
         let inv = V::splat(if scale > 0.0 { 1.0 / scale } else { 0.0 });
-        chunks(n, |i, len| {
+        chunks!(n, |i, len| {
             let v = load::<V>(x.add(i), len).mul(inv);
             if len == LANES {
                 v.store_u8_biased(out.add(i));
@@ -234,7 +238,7 @@ pub unsafe fn quantize_i8<V: F32s>(x: *const f32, n: usize, kp: usize, out: *mut
 pub unsafe fn epilogue_row<V: F32s>(c: *const f32, n: usize, e: &Epilogue, out: *mut f32) {
     // SAFETY: chunks stay in 0..n.
     unsafe {
-        chunks(n, |i, len| {
+        chunks!(n, |i, len| {
             let mut v = load::<V>(c.add(i), len);
             if !e.bias.is_null() {
                 v = v.add(load::<V>(e.bias.add(i), len));
