@@ -108,9 +108,13 @@ impl Matrix {
                         }
                         sums[i] = 128 * sum;
                         scales[i * 4..i * 4 + 4].copy_from_slice(&scale.to_le_bytes());
-                        scatter(to, lane, bytes.chunks_exact(4).map(|q| {
-                            u32::from_le_bytes([q[0] as u8, q[1] as u8, q[2] as u8, q[3] as u8])
-                        }));
+                        scatter(
+                            to,
+                            lane,
+                            bytes.chunks_exact(4).map(|q| {
+                                u32::from_le_bytes([q[0] as u8, q[1] as u8, q[2] as u8, q[3] as u8])
+                            }),
+                        );
                     }
                     Format::Int4 => {
                         for (g, q) in nibbles.chunks_exact_mut(GROUP).enumerate() {
@@ -122,14 +126,19 @@ impl Matrix {
                             let at = ((p * groups + g) * LANES + lane) * 2;
                             scales[at..at + 2].copy_from_slice(&scale.to_le_bytes());
                         }
-                        scatter(to, lane, nibbles.chunks_exact(8).map(|q| {
-                            u32::from_le_bytes(std::array::from_fn(|j| q[j] | q[j + 4] << 4))
-                        }));
+                        scatter(
+                            to,
+                            lane,
+                            nibbles
+                                .chunks_exact(8)
+                                .map(|q| u32::from_le_bytes(std::array::from_fn(|j| q[j] | q[j + 4] << 4))),
+                        );
                     }
                 }
             }
         });
-        let scales = (!scales.is_empty()).then(|| arena.store(scales.len(), |out| out.copy_from_slice(&scales)));
+        let scales =
+            (!scales.is_empty()).then(|| arena.store(scales.len(), |out| out.copy_from_slice(&scales)));
         Matrix { n, k, kp, format, data, scales, sums }
     }
 

@@ -8,9 +8,6 @@ use voce_runtime::{Buffer, ConvState, Exec, Span};
 use super::config::MimiConfig;
 use super::seanet::{Seanet, SeanetState};
 
-/// Frames that pass the convolutions together: more would leave the second-level cache.
-const CONV_FRAMES: usize = 2;
-
 /// The mean and deviation that a model's latents were normalised with.
 #[derive(Clone, Debug)]
 pub struct LatentScale {
@@ -27,7 +24,8 @@ pub struct MimiDecoder {
     input_proj: Option<Linear>,
     transformer: Transformer,
     output_proj: Option<Linear>,
-    seanet: Seanet,
+    /// Up to the first rate, and from there to samples.
+    seanet: [Seanet; 2],
     config: MimiConfig,
     steps: usize,
 }
@@ -41,7 +39,7 @@ pub struct MimiDecoderState {
     output: Option<Buffer>,
     upsample: ConvState,
     transformer: TransformerState,
-    seanet: SeanetState,
+    seanet: [SeanetState; 2],
     spans: Vec<Span>,
     audio: Vec<f32>,
     max_frames: usize,
@@ -113,7 +111,11 @@ impl MimiDecoder {
             output: self.output_proj.as_ref().map(|_| Buffer::new(rows, t.output())),
             upsample: self.upsample.state(slots),
             transformer: self.transformer.state(shape),
-            seanet: self.seanet.state(slots, CONV_FRAMES.min(max_frames) * self.steps),
+            // Samples pass frame by frame: more would leave the second-level cache.
+            seanet: [
+                self.seanet[0].state(slots, rows),
+                self.seanet[1].state(slots, self.seanet[0].rows(self.steps)),
+            ],
             spans: Vec::with_capacity(slots),
             audio: Vec::with_capacity(max_frames * self.frame_size()),
             max_frames,
@@ -169,32 +171,34 @@ impl MimiDecoder {
             _ => x,
         };
         watch(Stage::Transformer, x.head(rows));
-        let (width, mut first) = (x.cols(), 0);
+        let [low, high] = &mut state.seanet;
+        low.input().head_mut(rows).copy_from_slice(x.head(rows));
+        self.seanet[0].run(exec, &state.spans, low, |i, x| watch(Stage::Seanet(i), x));
+        let (low, width) = (low.output(), low.output().cols());
+        let frame_rows = self.seanet[0].rows(self.steps);
+        let mut frame = 0;
         for s in spans {
-            let mut frame = 0;
-            while frame < s.rows {
-                let n = CONV_FRAMES.min(s.rows - frame).min(state.max_frames);
-                let part = first + frame * self.steps..first + (frame + n) * self.steps;
-                let rows = &x.head(part.end)[part.start * width..];
-                state.seanet.input().head_mut(n * self.steps).copy_from_slice(rows);
-                let span = [Span { slot: s.slot, rows: n * self.steps }];
-                self.seanet.run(exec, &span, &mut state.seanet, |i, x| watch(Stage::Seanet(i), x));
-                state.audio.extend_from_slice(state.seanet.output().head(n * self.frame_size()));
-                frame += n;
+            for _ in 0..s.rows {
+                let part = frame * frame_rows * width..(frame + 1) * frame_rows * width;
+                high.input().head_mut(frame_rows).copy_from_slice(&low.head((frame + 1) * frame_rows)[part]);
+                let span = [Span { slot: s.slot, rows: frame_rows }];
+                self.seanet[1].run(exec, &span, high, |i, x| watch(Stage::Seanet(i), x));
+                state.audio.extend_from_slice(high.output().head(self.frame_size()));
+                frame += 1;
             }
-            first += s.rows * self.steps;
         }
         &state.audio
     }
 
     /// Multiply-adds per frame, attention not counted.
     pub fn macs_per_frame(&self) -> usize {
-        self.proj.macs() + self.steps * self.transformer.macs() + self.seanet.macs(self.steps)
+        let seanet = self.seanet[0].macs(self.steps) + self.seanet[1].macs(self.seanet[0].rows(self.steps));
+        self.proj.macs() + self.steps * self.transformer.macs() + seanet
     }
 
     /// Bytes of weights read by one call.
     pub fn bytes(&self) -> usize {
-        self.proj.bytes() + self.transformer.bytes() + self.seanet.bytes()
+        self.proj.bytes() + self.transformer.bytes() + self.seanet.iter().map(Seanet::bytes).sum::<usize>()
     }
 }
 
@@ -203,7 +207,7 @@ impl MimiDecoderState {
     pub fn reset(&mut self, slot: usize) {
         self.upsample.reset(slot);
         self.transformer.cache.reset(slot);
-        self.seanet.reset(slot);
+        self.seanet.iter_mut().for_each(|s| s.reset(slot));
     }
 
     /// Frames that one call takes.

@@ -14,7 +14,7 @@ enum Stage {
     Residual(Conv1d, Conv1d),
 }
 
-/// A stack of stages with what each makes of the rate.
+/// A stack of stages, each with its index in the checkpoint.
 pub(super) struct Seanet {
     stages: Vec<(usize, Stage)>,
     inputs: usize,
@@ -29,12 +29,17 @@ pub(super) struct SeanetState {
 }
 
 impl Seanet {
-    /// `model.N` of the decoder: from positions up to samples.
-    pub(super) fn decoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<Self, WeightError> {
+    /// `model.N` of the decoder, from positions up to samples, in two parts: up to the first rate (few rows,
+    /// most of the weights) and the rest (many rows, few weights).
+    pub(super) fn decoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<[Self; 2], WeightError> {
         let mut b = Builder::new(l, c, format);
         let mut width = (1 << c.ratios.len()) * c.n_filters;
         b.conv(Activation::None, c.dimension, width, c.kernel_size, 1)?;
-        for &ratio in &c.ratios {
+        let mut first = (Vec::new(), width);
+        for (i, &ratio) in c.ratios.iter().enumerate() {
+            if i == 1 {
+                first = (std::mem::take(&mut b.stages), width);
+            }
             b.index += 1; // the ELU
             let l = l.sub("model").sub(b.index).sub("convtr");
             let up = ConvTranspose1d::load(&l, width, width / 2, 2 * ratio, ratio, format)?;
@@ -44,7 +49,10 @@ impl Seanet {
         }
         b.index += 1;
         b.conv(Activation::Elu, c.n_filters, c.channels, c.last_kernel_size, 1)?;
-        Ok(Self { stages: b.stages, inputs: c.dimension })
+        if first.0.is_empty() {
+            first.0.push(b.stages.remove(0));
+        }
+        Ok([Self { stages: first.0, inputs: c.dimension }, Self { stages: b.stages, inputs: first.1 }])
     }
 
     /// `model.N` of the encoder: from samples down to positions.
@@ -132,6 +140,15 @@ impl Seanet {
             let rows = now.iter().map(|s| s.rows).sum();
             watch(*index, buffers[at].head(rows));
         }
+    }
+
+    /// Output rows for `rows` input rows.
+    pub(super) fn rows(&self, rows: usize) -> usize {
+        self.stages.iter().fold(rows, |rows, (_, stage)| match stage {
+            Stage::Conv(_, c) => rows / c.config().stride,
+            Stage::Up(_, ratio) => rows * ratio,
+            Stage::Residual(..) => rows,
+        })
     }
 
     /// Multiply-adds per `rows` input rows.

@@ -127,6 +127,17 @@ impl FlowLm {
         }
     }
 
+    /// Makes room for more positions; streams in progress go on as before.
+    pub fn grow(&self, state: &mut FlowLmState, positions: usize) {
+        let slots = state.last.rows();
+        let mut grown = self.state(slots, positions.max(state.positions));
+        for slot in 0..slots {
+            grown.transformer.cache.copy_prefix(slot, state.cache(), slot, state.position(slot));
+            grown.last.row_mut(slot).copy_from_slice(state.last.row(slot));
+        }
+        *state = grown;
+    }
+
     /// Begins a stream: the voice's past, and no frame yet.
     pub fn start(&self, state: &mut FlowLmState, slot: usize, voice: &Voice) {
         state.transformer.cache.copy_prefix(slot, voice.cache(), 0, voice.positions());

@@ -2,7 +2,7 @@
 
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, WeightError, Weights};
-use voce_runtime::{Exec, KvCache, KvIndex};
+use voce_runtime::{Exec, KvCache, KvIndex, KvSpec};
 
 use super::config::PocketConfig;
 use super::flow_lm::FlowLm;
@@ -179,6 +179,12 @@ impl Voice {
             }
         }
         tensors
+    }
+
+    /// Whether it was made for a model of this shape, with keys and values in this format.
+    pub fn fits(&self, lm: &FlowLm) -> bool {
+        let (own, model) = (*self.cache.spec(), lm.cache_spec(1, 1));
+        KvSpec { capacity: 1, ..own } == model
     }
 
     /// Positions of the prompt.

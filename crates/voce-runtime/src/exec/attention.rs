@@ -1,11 +1,12 @@
 //! Rotation, cache write and attention over the rings as one op.
 
+use super::kv_cache::TILE;
 use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span};
 use crate::memory::AlignedVec;
 use crate::pool::share;
-use crate::simd::Kernels;
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
+use crate::simd::{Activation, Kernels};
 
 /// Which values of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +108,11 @@ impl Exec {
         }
         let group = op.heads / kv_heads;
         let block = QUERY_ROWS.min(op.spans.iter().map(|s| s.rows).max().unwrap_or(0)) * group;
-        // Scores of a block of rows: the longest window, the block's own rows, and both ends' panels.
-        let keys = (longest + QUERY_ROWS + 2 * LANES).next_multiple_of(LANES);
+        // Scores of a block of rows: the longest window, the block's own rows, and both ends' tiles. Queries
+        // and weights may be wanted in bf16 as well.
+        let keys = (longest + QUERY_ROWS + 2 * TILE).next_multiple_of(TILE);
         for s in &mut self.scratch.rows {
-            s.reserve_zeroed(block * (2 * width + keys));
+            s.reserve_zeroed(block * (2 * width + keys + (width.max(keys)).div_ceil(2)) + LANES);
         }
         let threads = self.pool.threads();
         let kernels = self.kernels;
@@ -124,7 +126,8 @@ impl Exec {
             // SAFETY: each worker has its own scratch.
             let temp = unsafe { &mut *temp.get().add(id) };
             let (q, temp) = temp.split_at_mut(block * width);
-            let (result, scores) = temp.split_at_mut(block * width);
+            let (result, temp) = temp.split_at_mut(block * width);
+            let (scores, narrow) = temp.split_at_mut(block * keys);
             for item in share(spans.len() * kv_heads, 1, id, threads) {
                 let (span, head) = (item / kv_heads, item % kv_heads);
                 let first: usize = spans[..span].iter().map(|s| s.rows).sum();
@@ -160,10 +163,11 @@ impl Exec {
                         }
                         q[..dim].iter_mut().for_each(|x| *x *= scale);
                     }
-                    let tile = Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
+                    let tile =
+                        Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
                     let at = start + part;
                     // SAFETY: the ring holds the window of these rows; scratch was reserved for it.
-                    unsafe { tile.attend(kernels, q, at, n, group, window, scores, result) };
+                    unsafe { tile.attend(kernels, q, at, n, group, window, scores, narrow, result) };
                     for (i, result) in result.chunks_exact(width).take(n * group).enumerate() {
                         let (r, h) = (part + i / group, head * group + i % group);
                         // SAFETY: this head's columns of this row belong to this worker.
@@ -197,7 +201,7 @@ impl Tile {
     ///
     /// # Safety
     /// The rings hold every position of the rows' windows; `q` and `result` have `n * group` rows and
-    /// `scores` as many of the window rounded out to panels.
+    /// `scores` and `narrow` as many of the window rounded out to tiles.
     #[allow(clippy::too_many_arguments)] // one call site
     unsafe fn attend(
         &self,
@@ -208,13 +212,27 @@ impl Tile {
         group: usize,
         window: Option<usize>,
         scores: &mut [f32],
+        narrow: &mut [f32],
         result: &mut [f32],
     ) {
         let from = |position: usize| window.map_or(0, |w| (position + 1).saturating_sub(w));
-        let base = from(at) / LANES * LANES;
-        let len = (at + n - base).next_multiple_of(LANES);
+        // Tiles begin at multiples of their size: how sums are grouped depends on positions alone.
+        let base = from(at) / TILE * TILE;
+        let len = (at + n - base).next_multiple_of(TILE);
         let (value, m) = (if self.bf16 { 2 } else { 4 }, n * group);
-        let gemm = if self.bf16 { kn.gemm_bf16_wide } else { kn.gemm_f32 };
+        let gemm = if self.bf16 { kn.gemm_bf16 } else { kn.gemm_f32 };
+        // The left operand as the product wants it: f32 as it is, or rounded to bf16.
+        let rounded = self.bf16 && kn.bf16_activations;
+        let narrow = narrow.as_mut_ptr();
+        let operand = |rows: *const f32, width: usize| {
+            if !rounded {
+                return (rows.cast::<u8>(), 4);
+            }
+            // SAFETY: `narrow` has room for m rows of either operand.
+            unsafe { (kn.map_bf16)(rows, m * width, Activation::None, narrow.cast()) };
+            (narrow.cast::<u8>().cast_const(), 2)
+        };
+        let (a, a_value) = operand(q.as_ptr(), self.width);
         // The window is one or more runs of the ring: (position in the window, in the ring, length). Rounded
         // out to panels it may overlap itself; what is seen twice is outside every row's window once.
         let run = |index: usize| {
@@ -224,8 +242,8 @@ impl Tile {
         let next = |&(index, _, n): &(usize, usize, usize)| (index + n < len).then(|| run(index + n));
         let runs = || std::iter::successors(Some(run(0)), next);
         let mut g = Gemm {
-            a: q.as_ptr().cast(),
-            lda: self.width * 4,
+            a,
+            lda: self.width * a_value,
             m,
             k: self.width,
             b: self.k,
@@ -253,10 +271,16 @@ impl Tile {
             let position = at + i / group;
             // SAFETY: row i of the scores.
             *total = unsafe {
-                (kn.softmax)(scores.as_mut_ptr().add(i * len), from(position) - base, position + 1 - base, len)
+                (kn.softmax)(
+                    scores.as_mut_ptr().add(i * len),
+                    from(position) - base,
+                    position + 1 - base,
+                    len,
+                )
             };
         }
-        g.lda = len * 4;
+        let (a, a_value) = operand(scores.as_ptr(), len);
+        g.lda = len * a_value;
         g.ldc = self.width;
         g.panels = self.width / LANES;
         g.panel = self.capacity * LANES * value;
@@ -264,7 +288,7 @@ impl Tile {
         for (index, ring, len) in runs() {
             // SAFETY: positions of the run are inside each panel of values.
             unsafe {
-                g.a = scores.as_ptr().add(index).cast();
+                g.a = a.add(index * a_value);
                 g.b = self.v.add(ring * LANES * value);
                 g.k = len;
                 gemm(&g);

@@ -7,6 +7,9 @@
 use crate::memory::AlignedVec;
 use crate::simd::lanes::{LANES, round_bf16};
 
+/// Positions that a product over positions takes at once.
+pub(super) const TILE: usize = 32;
+
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvFormat {
@@ -27,16 +30,16 @@ pub struct KvSpec {
     pub kv_heads: usize,
     /// Values per head.
     pub head_dim: usize,
-    /// Positions each ring holds; rounded up to 16.
+    /// Positions each ring holds; rounded up to 32.
     pub capacity: usize,
     /// Storage.
     pub format: KvFormat,
 }
 
 impl KvSpec {
-    /// Head dimension padded to the lanes.
+    /// Head dimension padded to the lanes, or to a tile.
     pub(crate) fn width(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+        self.head_dim.next_multiple_of(if self.format == KvFormat::F32 { LANES } else { TILE })
     }
 
     /// Values in one head's ring.
@@ -105,7 +108,7 @@ pub struct KvCache {
 impl KvCache {
     /// Empty rings.
     pub fn new(spec: KvSpec) -> Self {
-        let spec = KvSpec { capacity: spec.capacity.next_multiple_of(LANES), ..spec };
+        let spec = KvSpec { capacity: spec.capacity.next_multiple_of(TILE), ..spec };
         let values = 2 * spec.layers * spec.slots * spec.kv_heads * spec.ring();
         let data = match spec.format {
             KvFormat::F32 => Data::F32(AlignedVec::zeroed(values)),
@@ -158,7 +161,9 @@ impl KvCache {
         let base = self.base();
         let ring = self.offset(at.layer, at.slot, at.head, kv);
         // SAFETY: the ring is inside the storage, which is exclusively borrowed.
-        unsafe { self.spec.put(base, ring, kv, at.position % self.spec.capacity, &values[..self.spec.head_dim]) };
+        unsafe {
+            self.spec.put(base, ring, kv, at.position % self.spec.capacity, &values[..self.spec.head_dim])
+        };
     }
 
     /// Reads the key (`kv` 0) or value (1) of one head at an absolute position.
@@ -189,7 +194,8 @@ impl KvCache {
         assert!(positions <= a.capacity && positions <= b.capacity, "prefix fits both rings");
         // Whole panels of keys; of values, the first positions of each panel.
         let blocks = positions.div_ceil(LANES);
-        let pieces = [(1, a.width() * LANES * blocks), (a.width() / LANES, positions.next_multiple_of(2) * LANES)];
+        let pieces =
+            [(1, a.width() * LANES * blocks), (a.width() / LANES, positions.next_multiple_of(2) * LANES)];
         for layer in 0..a.layers {
             for head in 0..a.kv_heads {
                 for (kv, (panels, len)) in pieces.into_iter().enumerate() {
@@ -198,7 +204,9 @@ impl KvCache {
                         let at = from.offset(layer, from_slot, head, kv) + p * b.capacity * LANES;
                         match (&mut self.data, &from.data) {
                             (Data::F32(d), Data::F32(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
-                            (Data::Bf16(d), Data::Bf16(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
+                            (Data::Bf16(d), Data::Bf16(s)) => {
+                                d[to..to + len].copy_from_slice(&s[at..at + len])
+                            }
                             _ => unreachable!("formats are equal"),
                         }
                     }

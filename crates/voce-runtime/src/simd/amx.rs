@@ -64,7 +64,7 @@ unsafe fn release() {
 }
 
 macro_rules! tile_loop {
-    ($name:ident, $dot:literal) => {
+    ($name:ident, $dot:literal, $step:literal) => {
         /// Runs the k loop of `ROWS` A tiles by `PANELS` panels and stores the C tiles at `c`.
         #[inline(always)]
         unsafe fn $name<const ROWS: usize, const PANELS: usize>(
@@ -77,11 +77,29 @@ macro_rules! tile_loop {
             unsafe {
                 asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
                     options(nostack, preserves_flags, nomem));
+                if g.accumulate {
+                    let s = c_stride;
+                    asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) c, s = in(reg) s,
+                        options(nostack, preserves_flags, readonly));
+                    if PANELS == 2 {
+                        asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) c.add(64), s = in(reg) s,
+                            options(nostack, preserves_flags, readonly));
+                    }
+                    if ROWS == 2 {
+                        let c = c.add(TILE_ROWS * s);
+                        asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) c, s = in(reg) s,
+                            options(nostack, preserves_flags, readonly));
+                        if PANELS == 2 {
+                            asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) c.add(64), s = in(reg) s,
+                                options(nostack, preserves_flags, readonly));
+                        }
+                    }
+                }
                 let mut a0 = g.a.add(row * g.lda);
                 let mut a1 = g.a.add((row + if ROWS == 2 { TILE_ROWS } else { 0 }) * g.lda);
                 let mut b0 = g.b.add(panel * g.panel);
                 let mut b1 = g.b.add((panel + PANELS - 1) * g.panel);
-                for _ in 0..g.panel / TILE_BYTES {
+                for _ in 0..g.k / $step {
                     asm!("tileloadd tmm6, [{b0} + {s64}*1]", "tileloadd tmm4, [{a0} + {lda}*1]",
                         concat!($dot, " tmm0, tmm4, tmm6"),
                         b0 = in(reg) b0, a0 = in(reg) a0, s64 = in(reg) 64usize, lda = in(reg) g.lda,
@@ -123,8 +141,8 @@ macro_rules! tile_loop {
         }
     };
 }
-tile_loop!(int8_tiles, "tdpbusd");
-tile_loop!(bf16_tiles, "tdpbf16ps");
+tile_loop!(int8_tiles, "tdpbusd", 64);
+tile_loop!(bf16_tiles, "tdpbf16ps", 32);
 
 /// Runs the body for blocks of up to 32 rows by 2 panels with tiles configured for them. A macro, because
 /// a closure would be compiled without the caller's target features.

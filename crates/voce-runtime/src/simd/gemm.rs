@@ -34,7 +34,7 @@ pub struct Gemm {
     pub b_sum: *const i32,
     /// Int4: for each row of A, eight times the sum of each group of 32.
     pub a_sums: *const i32,
-    /// f32 activations only: continue from what C holds instead of from zero.
+    /// Float formats only: continue from what C holds instead of from zero.
     pub accumulate: bool,
 }
 
@@ -137,11 +137,14 @@ pub unsafe fn gemm<V: F32s, W: PanelWeights>(g: &Gemm) {
     // SAFETY: blocks stay inside the operands.
     unsafe {
         // Plain loops: closures would be compiled without the caller's target features.
-        let wide = if g.m == 1 { 8 } else { 4 };
-        let panels = if V::WIDE { wide } else { 2 };
         let mut p = 0;
         while p < g.panels {
-            let np = if g.panels - p >= panels { panels } else { 1 };
+            let np = match g.panels - p {
+                8.. if V::WIDE && g.m == 1 => 8,
+                4.. if V::WIDE => 4,
+                2.. if !V::WIDE || g.m < 4 => 2,
+                _ => 1,
+            };
             let mut r = 0;
             while r < g.m {
                 let left = g.m - r;

@@ -104,8 +104,6 @@ pub struct Kernels {
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of one row.
     pub epilogue: unsafe fn(*const f32, usize, &Epilogue, *mut f32),
-    /// bf16 weights, f32 activations: for keys and values, which are not rounded on the other side.
-    pub gemm_bf16_wide: unsafe fn(&Gemm),
     /// Softmax of one row's window.
     pub softmax: unsafe fn(*mut f32, usize, usize, usize) -> f32,
 }
@@ -173,7 +171,6 @@ macro_rules! table {
             quantize_u8: $module::quantize_u8,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
-            gemm_bf16_wide: $module::gemm_bf16,
             softmax: $module::softmax,
         }
     };
