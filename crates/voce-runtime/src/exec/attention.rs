@@ -178,6 +178,7 @@ impl Exec {
                     }
                 }
             }
+            (kernels.release)();
         });
     }
 }

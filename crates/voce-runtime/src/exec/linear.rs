@@ -451,4 +451,5 @@ pub(super) unsafe fn run_product(
         }
         panel += np;
     }
+    (kn.release)();
 }

@@ -104,6 +104,8 @@ pub struct Kernels {
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of one row.
     pub epilogue: unsafe fn(*const f32, usize, &Epilogue, *mut f32),
+    /// Gives back what a worker's kernels hold between calls; run at the end of its part of an op.
+    pub release: fn(),
     /// Softmax of one row's window.
     pub softmax: unsafe fn(*mut f32, usize, usize, usize) -> f32,
 }
@@ -171,6 +173,7 @@ macro_rules! table {
             quantize_u8: $module::quantize_u8,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
+            release: || (),
             softmax: $module::softmax,
         }
     };
@@ -187,6 +190,7 @@ static AMX: Kernels = Kernels {
     bf16_activations: true,
     gemm_bf16: amx::bf16,
     gemm_int8: amx::int8,
+    release: amx::release,
     ..table!(Isa::Amx, avx512, quant::x86::int8_avx512, quant::x86::int4_avx512)
 };
 
