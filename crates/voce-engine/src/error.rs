@@ -25,7 +25,9 @@ pub enum EngineError {
         source: ConfigError,
     },
     /// A file that the configuration names is not there.
-    #[error("the configuration names '{name}', and neither that nor {tried} exists: put the file there or pull the model again")]
+    #[error(
+        "the configuration names '{name}', and neither that nor {tried} exists: put the file there or pull the model again"
+    )]
     MissingFile {
         /// As the configuration has it.
         name: String,
@@ -33,7 +35,9 @@ pub enum EngineError {
         tried: String,
     },
     /// No configuration was found.
-    #[error("{0}: no Pocket TTS configuration (a .yaml file) here: give a folder with config.yaml, model.safetensors and a tokenizer")]
+    #[error(
+        "{0}: no Pocket TTS configuration (a .yaml file) here: give a folder with config.yaml, model.safetensors and a tokenizer"
+    )]
     NoConfig(PathBuf),
     /// A file cannot be read.
     #[error("{path}: {source}")]

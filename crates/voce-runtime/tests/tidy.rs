@@ -99,7 +99,8 @@ fn lines(files: &[File], matches: impl Fn(&str) -> bool) -> Vec<String> {
 fn is_unsafe(line: &str) -> bool {
     line.split("unsafe").skip(1).any(|rest| {
         let rest = rest.trim_start();
-        rest.starts_with('{') || ["fn ", "impl ", "impl<", "trait ", "extern "].iter().any(|k| rest.starts_with(k))
+        rest.starts_with('{')
+            || ["fn ", "impl ", "impl<", "trait ", "extern "].iter().any(|k| rest.starts_with(k))
     })
 }
 
@@ -111,7 +112,8 @@ fn every_source_file_says_what_it_is() {
 
 #[test]
 fn source_files_are_about_one_thing() {
-    let long = sources().into_iter().map(|f| (f.text.lines().count(), f.name)).filter(|(n, _)| *n > MAX_LINES);
+    let long =
+        sources().into_iter().map(|f| (f.text.lines().count(), f.name)).filter(|(n, _)| *n > MAX_LINES);
     none(&format!("files have at most {MAX_LINES} lines"), long.map(|(n, f)| format!("{f}: {n}")).collect());
 }
 
@@ -173,7 +175,8 @@ fn channels_are_bounded() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    let left = |line: &str| ["TODO", "FIXME", "todo!(", "unimplemented!("].iter().any(|what| line.contains(what));
+    let left =
+        |line: &str| ["TODO", "FIXME", "todo!(", "unimplemented!("].iter().any(|what| line.contains(what));
     none("work is an issue, not a mark in the code", lines(&rust(), left));
 }
 

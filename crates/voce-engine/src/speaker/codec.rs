@@ -103,7 +103,8 @@ impl CodecStage {
             }
             Message::Close { job, result } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
-                    j.closed = Some(result);
+                    // A failure comes before the ordinary end, and counts.
+                    j.closed.get_or_insert(result);
                 }
                 self.finish(job);
             }
@@ -116,6 +117,11 @@ impl CodecStage {
                 self.jobs.remove(&job);
             }
         }
+    }
+
+    /// Whether a slot still has frames of an earlier chunk.
+    pub(super) fn is_busy(&self, slot: usize) -> bool {
+        self.slots[slot].is_some()
     }
 
     /// Decodes every slot that is due. Returns whether anything was.

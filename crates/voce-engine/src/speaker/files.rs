@@ -54,7 +54,10 @@ impl Files {
             .find(|p| p.is_file())
             .or_else(|| self.weights.iter().find(|p| p.ends_with(last)))
             .cloned()
-            .ok_or_else(|| EngineError::MissingFile { name: name.to_owned(), tried: candidates[1].display().to_string() })
+            .ok_or_else(|| EngineError::MissingFile {
+                name: name.to_owned(),
+                tried: candidates[1].display().to_string(),
+            })
     }
 
     /// Opens the weights: one file, or the two of the older layout.
@@ -75,7 +78,9 @@ impl Files {
         let bundle = SafetensorsFile::open(&path)?;
         Ok(match &c.mimi.weights_path {
             // The codec's own file replaces that of the bundle.
-            Some(mimi) => Arc::new(SeparateFiles { flow_lm: bundle, mimi: SafetensorsFile::open(&self.named(mimi)?)? }),
+            Some(mimi) => {
+                Arc::new(SeparateFiles { flow_lm: bundle, mimi: SafetensorsFile::open(&self.named(mimi)?)? })
+            }
             None => Arc::new(bundle),
         })
     }

@@ -40,7 +40,7 @@ use trace::Tracer;
 /// Requests that wait for the model thread to take them.
 const REQUESTS: usize = 64;
 /// Messages between the language model and the codec.
-const MESSAGES: usize = 256;
+const MESSAGES: usize = 64;
 /// Seconds of audio that a stream holds before its request pauses.
 const AHEAD_SECONDS: usize = 20;
 /// Threads by default at most: more only wait for each other.
@@ -295,7 +295,14 @@ impl Speaker {
     ) -> Result<SpeechStream, EngineError> {
         let output = Output::new(self.waker.clone(), AHEAD_SECONDS * self.info.sample_rate);
         let voice = match &request.voice {
-            Some(voice) => voice.clone(),
+            Some(voice) if voice.fits(&self.lm) => voice.clone(),
+            Some(_) => {
+                return Err(EngineError::BadRequest {
+                    what: "voice",
+                    value: "of another model or precision".into(),
+                    rule: "use a voice that this speaker has loaded",
+                });
+            }
             None => Arc::new(Voice::empty(&self.lm)),
         };
         let job = NewJob {
@@ -359,14 +366,25 @@ fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>
 fn codec_thread(mut stage: CodecStage, mut exec: Exec, messages: std::sync::mpsc::Receiver<Message>) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         while let Ok(message) = messages.recv() {
-            stage.handle(message);
-            while let Ok(message) = messages.try_recv() {
+            // No more than the channel holds, or what is ready would wait for a model that is faster.
+            for message in std::iter::once(message).chain(messages.try_iter().take(MESSAGES)) {
+                // A slot's next chunk may come before the frames of its last one are decoded.
+                if matches!(message, Message::Begin { slot, .. } if stage.is_busy(slot)) {
+                    stage.work(&mut exec);
+                }
                 stage.handle(message);
             }
             stage.work(&mut exec);
         }
     }));
-    stage.fail(if result.is_err() { "the codec thread panicked" } else { "it was closed" });
+    let reason = if result.is_err() { "the codec thread panicked" } else { "it was closed" };
+    stage.fail(reason);
+    // Requests that the stage has not met yet; the model thread finds the channel closed and ends the others.
+    while let Ok(message) = messages.try_recv() {
+        if let Message::Open { output, .. } = message {
+            output.finish(Err(EngineError::Stopped(reason.into())));
+        }
+    }
 }
 
 /// Opens a model and says what it is, without weights: for `voce show`.

@@ -19,6 +19,9 @@ use crate::EngineError;
 /// Positions of a cache are a multiple of this, so that it seldom has to grow.
 const POSITION_STEP: usize = 128;
 
+/// Requests under way at most; more wait in the channel, and are refused once that is full.
+const MAX_JOBS: usize = 1024;
+
 /// A request as the model thread takes it.
 pub(super) struct NewJob {
     pub pieces: Receiver<Piece>,
@@ -36,8 +39,6 @@ pub(super) struct NewJob {
 struct Job {
     id: u64,
     new: NewJob,
-    /// A chunk that was taken from the text but found no room.
-    held: Option<(Vec<u32>, usize)>,
     /// The next part's place in the order, and the next chunk's number.
     order: usize,
     chunk: u64,
@@ -62,17 +63,21 @@ pub(super) enum Codec {
     Beside(SyncSender<Message>),
     /// Through the same executor.
     InLine(Box<CodecStage>),
+    /// Nowhere: the codec's thread has ended.
+    Gone,
 }
 
 impl Codec {
-    /// Passes a message on; false when the codec is gone.
-    fn send(&mut self, message: Message) -> bool {
+    /// Passes a message on.
+    fn send(&mut self, message: Message) {
         match self {
-            Codec::Beside(sender) => sender.send(message).is_ok(),
-            Codec::InLine(stage) => {
-                stage.handle(message);
-                true
+            Codec::Beside(sender) => {
+                if sender.send(message).is_err() {
+                    *self = Codec::Gone;
+                }
             }
+            Codec::InLine(stage) => stage.handle(message),
+            Codec::Gone => {}
         }
     }
 }
@@ -111,8 +116,13 @@ impl ModelThread {
             live: Vec::with_capacity(self.slots),
             noise: Vec::new(),
         };
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
-        let reason = if result.is_err() { "the model thread panicked" } else { "it was closed" };
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
+        let reason = match (&result, &self.codec) {
+            (Err(_), _) => "the model thread panicked",
+            (Ok(()), Codec::Gone) => "the codec thread panicked",
+            (Ok(()), _) => "it was closed",
+        };
         for job in &r.jobs {
             job.new.output.finish(Err(EngineError::Stopped(reason.into())));
         }
@@ -125,28 +135,33 @@ impl ModelThread {
     }
 
     fn run_until_stopped(&mut self, r: &mut Running) {
-        while !self.stop.load(Ordering::Relaxed) {
-            self.take_requests(r);
+        while !self.stop.load(Ordering::Relaxed) && !matches!(self.codec, Codec::Gone) {
             self.drop_cancelled(r);
+            self.take_requests(r);
             let admitted = self.admit(r);
             let stepped = self.step(r);
-            self.close_finished(r);
+            let closed = self.close_finished(r);
             let decoded = match &mut self.codec {
                 Codec::InLine(stage) => stage.work(&mut self.exec),
-                Codec::Beside(_) => false,
+                Codec::Beside(_) | Codec::Gone => false,
             };
-            if !(admitted || stepped || decoded) {
+            if !(admitted || stepped || closed || decoded) {
                 self.waker.wait();
             }
         }
     }
 
     fn take_requests(&mut self, r: &mut Running) {
-        while let Ok(new) = self.requests.try_recv() {
+        while r.jobs.len() < MAX_JOBS
+            && let Ok(new) = self.requests.try_recv()
+        {
+            if new.output.is_cancelled() {
+                continue;
+            }
             let id = r.next_id;
             r.next_id += 1;
             self.codec.send(Message::Open { job: id, output: new.output.clone() });
-            r.jobs.push_back(Job { id, new, held: None, order: 0, chunk: 0, live: 0, frames: 0, exhausted: false });
+            r.jobs.push_back(Job { id, new, order: 0, chunk: 0, live: 0, frames: 0, exhausted: false });
         }
     }
 
@@ -180,17 +195,12 @@ impl ModelThread {
             if job.exhausted || job.live >= room || job.new.output.is_full() {
                 continue;
             }
-            let (tokens, after) = match job.held.take() {
-                Some(held) => held,
-                None => match self.next_chunk(job) {
-                    Some(chunk) => chunk,
-                    None => continue,
-                },
-            };
-            if !self.make_room(r, turn, tokens.len()) {
-                r.jobs[turn].held = Some((tokens, after));
-                continue;
-            }
+            let Some((tokens, after)) = self.next_chunk(job) else { continue };
+            // What the text should take; a request with a limit of its own may grow beyond.
+            let frames = max_frames(tokens.len(), self.frame_rate);
+            let frames = job.new.max_frames.map_or(frames, |n| frames.min(n));
+            let positions = job.new.voice.positions() + tokens.len() + frames;
+            self.make_room(&mut r.state, positions);
             self.begin(r, turn, free, tokens, after);
             r.jobs.rotate_left(1);
             return true;
@@ -222,19 +232,14 @@ impl ModelThread {
         }
     }
 
-    /// Whether the cache holds this chunk; it is made larger once no slot is live.
-    fn make_room(&self, r: &mut Running, turn: usize, tokens: usize) -> bool {
-        let job = &r.jobs[turn];
-        let limit = self.frame_limit(job, tokens);
-        let needed = (job.new.voice.positions() + tokens + limit).next_multiple_of(POSITION_STEP);
-        if r.state.as_ref().is_some_and(|s| s.capacity() >= needed) {
-            return true;
+    /// Makes the cache hold streams of this many positions.
+    fn make_room(&self, state: &mut Option<FlowLmState>, positions: usize) {
+        let positions = positions.next_multiple_of(POSITION_STEP);
+        match state {
+            Some(state) if state.capacity() >= positions => {}
+            Some(state) => self.lm.grow(state, positions),
+            None => *state = Some(self.lm.state(self.slots, positions)),
         }
-        if r.slots.iter().any(Option::is_some) {
-            return false;
-        }
-        r.state = Some(self.lm.state(self.slots, needed));
-        true
     }
 
     fn frame_limit(&self, job: &Job, tokens: usize) -> usize {
@@ -274,7 +279,7 @@ impl ModelThread {
         job.live += 1;
     }
 
-    /// One frame for every live slot whose reader keeps up. Returns whether there was any.
+    /// One frame for every live slot. Returns whether there was any.
     fn step(&mut self, r: &mut Running) -> bool {
         let mut steps: Vec<usize> = r.jobs.iter().filter(|j| j.live > 0).map(|j| j.new.steps).collect();
         steps.sort_unstable();
@@ -291,8 +296,17 @@ impl ModelThread {
         live.clear();
         for (i, slot) in slots.iter().enumerate() {
             let Some(s) = slot else { continue };
-            if jobs.iter().any(|j| j.id == s.job && j.new.steps == steps && !j.new.output.is_full()) {
+            // Chunks end soon, so those of a slow reader go on: they hold no slot for long, and only the next
+            // one waits. A request with a frame limit of its own may go on for hours, and pauses.
+            let may_go_on = |j: &Job| j.new.max_frames.is_none() || !j.new.output.is_full();
+            if jobs.iter().any(|j| j.id == s.job && j.new.steps == steps && may_go_on(j)) {
                 live.push(i);
+            }
+        }
+        if let Some(longest) = state.as_ref().and_then(|s| live.iter().map(|&i| s.position(i)).max()) {
+            let capacity = state.as_ref().map_or(0, FlowLmState::capacity);
+            if longest >= capacity {
+                self.make_room(state, capacity + capacity / 2);
             }
         }
         let Some(state) = state.as_mut().filter(|_| !live.is_empty()) else { return false };
@@ -315,7 +329,10 @@ impl ModelThread {
             let s = slots[i].as_mut().expect("live");
             let job = jobs.iter_mut().find(|j| j.id == s.job).expect("slots of live requests");
             let t = s.made;
-            if out.eos.row(row)[0] > job.new.eos_threshold && s.eos_step.is_none() && t >= MIN_FRAMES_BEFORE_EOS {
+            if out.eos.row(row)[0] > job.new.eos_threshold
+                && s.eos_step.is_none()
+                && t >= MIN_FRAMES_BEFORE_EOS
+            {
                 s.eos_step = Some(t);
             }
             let over = s.eos_step.is_some_and(|e| t >= e + s.frames_after_eos);
@@ -345,17 +362,20 @@ impl ModelThread {
         true
     }
 
-    fn close_finished(&mut self, r: &mut Running) {
+    /// Closes requests with nothing left to say. Returns whether there was any.
+    fn close_finished(&mut self, r: &mut Running) -> bool {
         let mut closed = Vec::new();
         r.jobs.retain(|j| {
-            let over = j.exhausted && j.live == 0 && j.held.is_none();
+            let over = j.exhausted && j.live == 0;
             if over {
                 closed.push(j.id);
             }
             !over
         });
+        let any = !closed.is_empty();
         for job in closed {
             self.codec.send(Message::Close { job, result: Ok(()) });
         }
+        any
     }
 }

@@ -138,7 +138,11 @@ impl Drop for TextSender {
 }
 
 /// The pieces of a whole text, made at once or, for long text, by a thread of their own.
-pub(super) fn whole_text(plan: TextPlan, text: &str, waker: Arc<Waker>) -> Result<Receiver<Piece>, EngineError> {
+pub(super) fn whole_text(
+    plan: TextPlan,
+    text: &str,
+    waker: Arc<Waker>,
+) -> Result<Receiver<Piece>, EngineError> {
     if text.len() <= WHOLE_TEXT {
         let pieces = plan.pieces(text)?;
         if pieces.is_empty() {

@@ -66,7 +66,11 @@ impl SpeakRequest {
             return bad("temperature", format!("{:?}", self.temperature.unwrap_or_default()), "use 0 to 10");
         }
         if self.noise_clamp.is_some_and(|c| c.is_nan() || c <= 0.01) {
-            return bad("noise clamp", format!("{:?}", self.noise_clamp.unwrap_or_default()), "use more than 0.01");
+            return bad(
+                "noise clamp",
+                format!("{:?}", self.noise_clamp.unwrap_or_default()),
+                "use more than 0.01",
+            );
         }
         if self.steps == 0 || self.steps > MAX_STEPS {
             return bad("steps", self.steps.to_string(), "use 1 to 256");
@@ -81,7 +85,11 @@ impl SpeakRequest {
             return bad("eos threshold", "NaN".into(), "use a number");
         }
         if self.frames_after_eos.is_some_and(|n| n > 10_000) {
-            return bad("frames after eos", self.frames_after_eos.unwrap_or_default().to_string(), "use 0 to 10000");
+            return bad(
+                "frames after eos",
+                self.frames_after_eos.unwrap_or_default().to_string(),
+                "use 0 to 10000",
+            );
         }
         if self.lockstep == 0 {
             return bad("lockstep", "0".into(), "use 1 or more");

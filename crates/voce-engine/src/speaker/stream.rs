@@ -76,6 +76,9 @@ impl Output {
             return;
         }
         let mut q = lock(&self.queue);
+        if q.done.is_some() {
+            return;
+        }
         q.stats.first_audio.get_or_insert_with(|| self.begun.elapsed());
         q.stats.samples += samples.len();
         q.samples += samples.len();

@@ -41,7 +41,10 @@ impl Speaker {
                 Ok(path) => path,
                 Err(_) if looks_like_path(name) => PathBuf::from(name),
                 Err(_) => {
-                    return Err(EngineError::UnknownVoice { name: name.to_owned(), known: self.voice_names(store) });
+                    return Err(EngineError::UnknownVoice {
+                        name: name.to_owned(),
+                        known: self.voice_names(store),
+                    });
                 }
             },
         };
