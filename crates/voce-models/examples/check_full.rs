@@ -13,7 +13,10 @@ use voce_runtime::{Exec, Span};
 
 fn main() {
     for dir in std::env::args().skip(1) {
-        println!("{dir}\n{:>9} {:>14} {:>14} {:>14} {:>12}", "precision", "latents, led", "latents, free", "audio", "audio dB");
+        println!(
+            "{dir}\n{:>9} {:>14} {:>14} {:>14} {:>12}",
+            "precision", "latents, led", "latents, free", "audio", "audio dB"
+        );
         for precision in Precision::ALL {
             check(&dir, precision);
         }
@@ -38,7 +41,8 @@ fn check(dir: &str, precision: Precision) {
         for t in 0..frames {
             let part = t * latent..(t + 1) * latent;
             let out = lm.step(&mut exec, &mut state, &[0], &noise[part.clone()], case.steps());
-            let far = out.latents.iter().zip(&want[part.clone()]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            let far =
+                out.latents.iter().zip(&want[part.clone()]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
             *error = error.max(far / scale);
             if led {
                 state.set_last(0, &want[part]);
@@ -54,5 +58,10 @@ fn check(dir: &str, precision: Precision) {
     }
     let loudest = audio.iter().fold(0f32, |m, v| m.max(v.abs()));
     let far = got.iter().zip(&audio).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / loudest;
-    println!("{precision:>9} {:>14.2e} {:>14.2e} {far:>14.2e} {:>12.1}", errors[0], errors[1], snr(&got, &audio));
+    println!(
+        "{precision:>9} {:>14.2e} {:>14.2e} {far:>14.2e} {:>12.1}",
+        errors[0],
+        errors[1],
+        snr(&got, &audio)
+    );
 }

@@ -86,7 +86,7 @@ fn prefill_and_steps_agree_layer_by_layer() {
                     check(&format!("{name} prefill layer {i}"), rows, &want, TOLERANCE);
                 });
                 let (mut worst, mut worst_eos) = (0f32, 0f32);
-                for t in 0..frames {
+                for (t, eos) in eos.iter().enumerate().take(frames) {
                     let part = t * latent..(t + 1) * latent;
                     let watch = |i: usize, rows: &[f32]| {
                         let want = case.rows(&format!("{run}/step/layer.{i}")).unwrap();
@@ -105,7 +105,7 @@ fn prefill_and_steps_agree_layer_by_layer() {
                     for (got, want) in out.latents.iter().zip(&want[part.clone()]) {
                         worst = worst.max((got - want).abs() / scale);
                     }
-                    worst_eos = worst_eos.max((out.eos.row(0)[0] - eos[t]).abs() / eos[t].abs().max(1.0));
+                    worst_eos = worst_eos.max((out.eos.row(0)[0] - eos).abs() / eos.abs().max(1.0));
                     if led {
                         state.set_last(0, &want[part]);
                     }
@@ -213,9 +213,9 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
             let mut state = lm.state(3, positions);
             let mut codec = decoder.state(3, 3);
             let mut got = vec![(Vec::new(), Vec::new()); 3];
-            for slot in 0..3 {
+            for (slot, text) in texts.into_iter().enumerate() {
                 lm.start(&mut state, slot, &voice);
-                lm.prefill_tokens(&mut exec, &mut state, slot, texts[slot]);
+                lm.prefill_tokens(&mut exec, &mut state, slot, text);
             }
             for round in 0..10usize {
                 let live: Vec<(usize, usize)> = (0..3)

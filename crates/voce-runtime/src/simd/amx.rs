@@ -59,13 +59,8 @@ unsafe fn configure(top: usize, bottom: usize) {
     if CONFIGURED.get() == (top, bottom) {
         return;
     }
-    let mut cfg = TileConfig {
-        palette: 1,
-        start_row: 0,
-        reserved: [0; 14],
-        bytes_per_row: [0; 16],
-        rows: [0; 16],
-    };
+    let mut cfg =
+        TileConfig { palette: 1, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
     let tiles = if bottom > 0 {
         [top, top, bottom, bottom, top, bottom, 16, 16]
     } else {

@@ -12,6 +12,7 @@ pub const LANES: usize = 16;
 /// # Safety
 /// Every method may use instructions of the implementation's instruction set: call them only on a CPU
 /// that has it. Pointer arguments must be valid for 16 values (or as stated); no alignment is needed.
+#[allow(clippy::missing_safety_doc)] // the contract above holds for every method
 pub trait F32s: Copy {
     /// Rows and panels of the register block that this implementation has registers for.
     const WIDE: bool;
@@ -70,7 +71,7 @@ pub unsafe fn exp<V: F32s>(x: V) -> V {
         let r = n.fma(V::splat(-0.693_359_4), x);
         let r = n.fma(V::splat(2.121_944_4e-4), r);
         let p = V::splat(1.388_888_9e-3);
-        let p = p.fma(r, V::splat(8.333_333_8e-3));
+        let p = p.fma(r, V::splat(8.333_334e-3));
         let p = p.fma(r, V::splat(4.166_666_8e-2));
         let p = p.fma(r, V::splat(0.166_666_67));
         let p = p.fma(r, V::splat(0.5));

@@ -3,6 +3,9 @@
 //! Kernels are written once over sixteen lanes and instantiated per instruction set; only the integer
 //! and tile products are written by hand. The table is chosen once, so no call branches on the CPU.
 
+// Register blocks are indexed by row and panel on both sides of an assignment.
+#![allow(clippy::needless_range_loop)]
+
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
 pub mod attention;
