@@ -2,7 +2,7 @@
 //! naive references.
 
 use voce_runtime::{
-    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Gate, Isa, KvCache,
+    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Gate, Isa, KvCache,
     KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, WeightArena,
     reference,
 };
@@ -466,6 +466,43 @@ fn a_transposed_convolution_folds_into_rows() {
                     })
                     .collect();
                 assert!(error(out.row(t * stride + j), &want) < 1e-5, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn depthwise_convolution_agrees_and_does_not_depend_on_the_cuts() {
+    each_exec(|exec, name| {
+        let mut rng = Rng(53);
+        let (channels, taps, steps) = (19, 5, 14);
+        let (kernel, bias) = (rng.vec(taps * channels), rng.vec(channels));
+        let x = rng.buffer(steps, channels);
+        let spec = ConvStateSpec { slots: 2, history: taps - 1, channels, replicate: false };
+        for cuts in [vec![14], vec![1, 2, 3, 8], vec![7, 7]] {
+            let mut state = ConvState::new(spec);
+            let mut at = 0;
+            for rows in cuts {
+                let mut part = Buffer::new(rows, channels);
+                (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(at + r)));
+                let mut out = Buffer::new(rows, channels);
+                let spans = [Span { slot: 1, rows }];
+                let op =
+                    DepthwiseOp { x: &part, spans: &spans, kernel: &kernel, bias: Some(&bias), act: Activation::Silu };
+                exec.depthwise(&op, &mut state, &mut out);
+                for r in 0..rows {
+                    let want: Vec<f64> = (0..channels)
+                        .map(|c| {
+                            let sum: f64 = (0..taps)
+                                .filter_map(|tap| Some((tap, (at + r + tap + 1).checked_sub(taps)?)))
+                                .map(|(tap, t)| x.row(t)[c] as f64 * kernel[tap * channels + c] as f64)
+                                .sum();
+                            reference::activate(Activation::Silu, sum + bias[c] as f64)
+                        })
+                        .collect();
+                    assert!(error(out.row(r), &want) < 1e-5, "{name} row {}", at + r);
+                }
+                at += rows;
             }
         }
     });

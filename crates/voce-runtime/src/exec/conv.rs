@@ -1,4 +1,4 @@
-//! Streaming convolution as a product over overlapping rows, and depthwise upsampling.
+//! Streaming convolution as a product over overlapping rows, and depthwise forms of it.
 //!
 //! Activations are rows of channels, so the taps of an output row are consecutive input rows: with
 //! unit dilation the product reads them in place. A transposed convolution with stride `s` is an
@@ -217,18 +217,53 @@ impl Exec {
             }
         });
 
-        let mut first = 0;
-        for s in op.spans {
-            let history = state.slot_mut(s.slot);
-            let keep = hist.saturating_sub(s.rows);
-            history.copy_within((hist - keep) * cin.., 0);
-            for h in keep..hist {
-                let row = op.x.row(first + s.rows - (hist - h));
-                // SAFETY: both hold a row of `cin` values.
-                unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, history[h * cin..].as_mut_ptr()) };
-            }
-            first += s.rows;
+        remember(op.x, op.spans, state, |row, to| {
+            // SAFETY: both hold a row of `cin` values.
+            unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, to.as_mut_ptr()) };
+        });
+    }
+
+    /// Depthwise convolution: each channel by itself, one output row per input row.
+    pub fn depthwise(&mut self, op: &DepthwiseOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+        let channels = op.x.cols;
+        let taps = op.kernel.len() / channels;
+        assert_eq!(op.kernel.len(), taps * channels, "kernel shape");
+        assert_eq!((state.spec.history, state.spec.channels), (taps - 1, channels), "state shape");
+        let rows: usize = op.spans.iter().map(|s| s.rows).sum();
+        assert!(rows <= op.x.rows && rows <= out.rows && channels <= out.cols, "rows fit");
+        if let Some(b) = op.bias {
+            assert_eq!(b.len(), channels, "bias length");
         }
+        let (threads, kernels) = (self.pool.threads(), self.kernels);
+        let (to, cols) = (Shared(out.data.as_mut_ptr()), out.cols);
+        let past = &*state;
+        self.pool.run(|id| {
+            let mut first = 0;
+            for s in op.spans {
+                let history = past.slot(s.slot);
+                for t in share(s.rows, 1, id, threads) {
+                    // SAFETY: rows of `out` are split by worker.
+                    let out = unsafe { std::slice::from_raw_parts_mut(to.get().add((first + t) * cols), channels) };
+                    match op.bias {
+                        Some(b) => out.copy_from_slice(b),
+                        None => out.fill(0.0),
+                    }
+                    for (tap, w) in op.kernel.chunks_exact(channels).enumerate() {
+                        let r = t + tap;
+                        let x = if r < taps - 1 {
+                            &history[r * channels..(r + 1) * channels]
+                        } else {
+                            op.x.row(first + r - (taps - 1))
+                        };
+                        out.iter_mut().zip(x).zip(w).for_each(|((o, x), w)| *o += x * w);
+                    }
+                    // SAFETY: a row in place.
+                    unsafe { (kernels.map)(out.as_ptr(), channels, op.act, out.as_mut_ptr()) };
+                }
+                first += s.rows;
+            }
+        });
+        remember(op.x, op.spans, state, |row, to| to.copy_from_slice(row));
     }
 
     /// Depthwise transposed convolution: `stride` output rows per input row, each channel by itself.
@@ -262,8 +297,38 @@ impl Exec {
     }
 }
 
+/// Makes each slot's last input rows its history, written by `put`.
+fn remember(x: &Buffer, spans: &[Span], state: &mut ConvState, put: impl Fn(&[f32], &mut [f32])) {
+    let (hist, channels) = (state.spec.history, state.spec.channels);
+    let mut first = 0;
+    for s in spans {
+        let history = state.slot_mut(s.slot);
+        let keep = hist.saturating_sub(s.rows);
+        history.copy_within((hist - keep) * channels.., 0);
+        for h in keep..hist {
+            let row = x.row(first + s.rows - (hist - h));
+            put(row, &mut history[h * channels..(h + 1) * channels]);
+        }
+        first += s.rows;
+    }
+}
+
 fn first_row(spans: &[Span], slot: usize) -> usize {
     spans.iter().take_while(|s| s.slot != slot).map(|s| s.rows).sum()
+}
+
+/// A depthwise convolution.
+pub struct DepthwiseOp<'a> {
+    /// Input rows.
+    pub x: &'a Buffer,
+    /// Whose rows they are.
+    pub spans: &'a [Span],
+    /// `[taps][channels]`.
+    pub kernel: &'a [f32],
+    /// Added.
+    pub bias: Option<&'a [f32]>,
+    /// Applied last.
+    pub act: Activation,
 }
 
 /// A depthwise transposed convolution whose kernel is a whole number of strides.

@@ -8,7 +8,7 @@ mod linear;
 use std::ops::Range;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
-pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
+pub use conv::{ConvOp, ConvState, ConvStateSpec, DepthwiseOp, UpsampleOp};
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 
