@@ -5,8 +5,8 @@
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use voce_runtime::{
-    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, KvCache, KvFormat, KvSpec,
-    LinearOp, Matrix, Norm, Rope, RopeStyle, Span, WeightArena,
+    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, KvCache, KvFormat,
+    KvSpec, LinearOp, Matrix, Norm, Rope, RopeStyle, Span, WeightArena,
 };
 
 fn main() {
@@ -39,8 +39,10 @@ fn linear(bencher: Bencher<'_, '_>, isa: Isa, format: Format, rows: usize) {
         .bench_local(|| {
             for w in &layers {
                 let mut op = LinearOp::new(&x, rows, w);
-                (op.norm, op.act) =
-                    (Norm::Layer { weight: None, bias: None, eps: 1e-5, modulation: None }, Activation::GeluTanh);
+                (op.norm, op.act) = (
+                    Norm::Layer { weight: None, bias: None, eps: 1e-5, modulation: None },
+                    Activation::GeluTanh,
+                );
                 exec.linear(&op, black_box(&mut out));
             }
         });
@@ -88,7 +90,14 @@ fn gemm_int8_64_rows(bencher: Bencher<'_, '_>, isa: Isa) {
 
 fn attention(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, window: Option<usize>) {
     let (heads, dim, past) = (8, 64, 250);
-    let spec = KvSpec { layers: 1, slots: 1, kv_heads: heads, head_dim: dim, capacity: 1024, format: KvFormat::Bf16 };
+    let spec = KvSpec {
+        layers: 1,
+        slots: 1,
+        kv_heads: heads,
+        head_dim: dim,
+        capacity: 1024,
+        format: KvFormat::Bf16,
+    };
     let mut cache = KvCache::new(spec);
     cache.advance(0, past);
     let rope = Rope::new(RopeStyle::Interleaved, dim, 10_000.0, 512);
@@ -96,8 +105,15 @@ fn attention(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, window: Option<usi
     let mut exec = Exec::with_isa(1, isa).expect("supported");
     let spans = [Span { slot: 0, rows }];
     bencher.counter(ItemsCount::new(2 * rows * heads * dim * past)).bench_local(|| {
-        let op =
-            AttentionOp { qkv: &qkv, spans: &spans, cache: &mut cache, layer: 0, heads, window, rope: Some(&rope) };
+        let op = AttentionOp {
+            qkv: &qkv,
+            spans: &spans,
+            cache: &mut cache,
+            layer: 0,
+            heads,
+            window,
+            rope: Some(&rope),
+        };
         exec.attention(op, black_box(&mut out));
     });
 }
@@ -116,7 +132,8 @@ fn conv(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, cin: usize, n: usize, t
     let arena = WeightArena::new();
     let format = if isa == Isa::Amx { Format::Bf16 } else { Format::F32 };
     let w = Matrix::pack(&arena, format, n, taps * cin, &values(n * taps * cin));
-    let mut state = ConvState::new(ConvStateSpec { slots: 1, history: taps - 1, channels: cin, replicate: false });
+    let mut state =
+        ConvState::new(ConvStateSpec { slots: 1, history: taps - 1, channels: cin, replicate: false });
     let (x, mut out) = (buffer(rows, cin), Buffer::new(rows, n));
     let mut exec = Exec::with_isa(1, isa).expect("supported");
     let spans = [Span { slot: 0, rows }];

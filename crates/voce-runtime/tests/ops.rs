@@ -2,9 +2,9 @@
 //! naive references.
 
 use voce_runtime::{
-    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Gate, Isa, KvCache,
-    KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, WeightArena,
-    reference,
+    Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Gate, Isa,
+    KvCache, KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp,
+    WeightArena, reference,
 };
 
 /// A small deterministic generator of values in -1..1.
@@ -487,8 +487,13 @@ fn depthwise_convolution_agrees_and_does_not_depend_on_the_cuts() {
                 (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(at + r)));
                 let mut out = Buffer::new(rows, channels);
                 let spans = [Span { slot: 1, rows }];
-                let op =
-                    DepthwiseOp { x: &part, spans: &spans, kernel: &kernel, bias: Some(&bias), act: Activation::Silu };
+                let op = DepthwiseOp {
+                    x: &part,
+                    spans: &spans,
+                    kernel: &kernel,
+                    bias: Some(&bias),
+                    act: Activation::Silu,
+                };
                 exec.depthwise(&op, &mut state, &mut out);
                 for r in 0..rows {
                     let want: Vec<f64> = (0..channels)

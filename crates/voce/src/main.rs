@@ -1,4 +1,116 @@
 //! The `voce` binary: parses arguments, wires the engine, prints.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod bench;
+mod console;
+mod doctor;
+mod failure;
+mod interrupt;
+mod machine;
+mod manual;
+mod models;
+mod parameters;
+mod pull;
+mod say;
+mod show;
+mod voices;
+mod whole_file;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command, Talk};
+use console::Console;
+use failure::{Failure, Outcome};
+
+fn main() -> ExitCode {
+    let outcome = parse().and_then(|cli| match cli {
+        Some(cli) => run(cli),
+        None => Ok(()),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(text) = failure.message() {
+                console::error(&text);
+            }
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// The command line; `None` where help or the version was asked for and printed.
+fn parse() -> Outcome<Option<Cli>> {
+    let error = match Cli::try_parse() {
+        Ok(cli) => return Ok(Some(cli)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let text = error.render();
+            let mut out = std::io::stdout().lock();
+            if out.is_terminal() {
+                write!(out, "{}", text.ansi())?
+            } else {
+                write!(out, "{text}")?
+            }
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            console::note(&error.render().to_string());
+            Err(Failure::usage("a command is missing: see the list above"))
+        }
+        _ => {
+            // The first paragraph says what is wrong; what follows is usage, which --help has as well.
+            let text = error.render().to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let first = first.strip_prefix("error: ").unwrap_or(first).trim_end();
+            Err(Failure::usage(format!("{first}; see --help")))
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    log(&cli.talk);
+    interrupt::listen();
+    let console = Console { quiet: cli.talk.quiet, json: cli.talk.json };
+    match cli.command {
+        Command::Say(args) => say::run(console, args),
+        Command::Voice(command) => voices::run(console, command),
+        Command::Pull(args) => pull::run(console, args),
+        Command::List(args) => models::list(console, args),
+        Command::Show(args) => show::run(console, args),
+        Command::Rm(args) => models::remove(console, args),
+        Command::Bench(command) => bench::run(console, command),
+        Command::Doctor => doctor::run(console),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::man(console, dir),
+    }
+}
+
+/// Logs go to standard error: `VOCE_LOG` if set, else by how often `-v` was given.
+fn log(talk: &Talk) {
+    let level = match (talk.quiet, talk.verbose) {
+        (true, _) => "error",
+        (_, 0) => "warn",
+        (_, 1) => "info",
+        (_, 2) => "debug",
+        _ => "trace",
+    };
+    let filter = match std::env::var("VOCE_LOG") {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(text).unwrap_or_else(|_| EnvFilter::new(level)),
+        _ => EnvFilter::new(level),
+    };
+    // Fails only where a logger is set already, and then that one will do.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .try_init();
+}

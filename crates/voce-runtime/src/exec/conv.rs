@@ -243,7 +243,8 @@ impl Exec {
                 let history = past.slot(s.slot);
                 for t in share(s.rows, 1, id, threads) {
                     // SAFETY: rows of `out` are split by worker.
-                    let out = unsafe { std::slice::from_raw_parts_mut(to.get().add((first + t) * cols), channels) };
+                    let out =
+                        unsafe { std::slice::from_raw_parts_mut(to.get().add((first + t) * cols), channels) };
                     match op.bias {
                         Some(b) => out.copy_from_slice(b),
                         None => out.fill(0.0),

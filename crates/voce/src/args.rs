@@ -1,0 +1,330 @@
+//! The command line, typed. Every flag is also an environment variable.
+
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use voce_nn::Precision;
+
+use crate::bench::args::BenchCommand;
+
+/// Real-time speech on this machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "voce",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  voce pull pocket                                    fetch a model, once
+  voce say \"Hello there.\" -o hello.wav                speak into a file
+  llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
+  voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
+  voce bench say --shape pocket-100m                  how fast this machine is, without a download
+
+Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 130 interrupted.
+Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avx512|amx forces an instruction set."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) talk: Talk,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How much is said.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Talk")]
+pub(crate) struct Talk {
+    /// Say nothing on standard error but errors
+    #[arg(short, long, global = true, env = "VOCE_QUIET", value_parser = FalseyValueParser::new())]
+    pub(crate) quiet: bool,
+    /// Print the result as one JSON object
+    #[arg(long, global = true, env = "VOCE_JSON", value_parser = FalseyValueParser::new())]
+    pub(crate) json: bool,
+    /// Log more (-v, -vv, -vvv); VOCE_LOG takes a filter such as `voce_engine=debug`
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Speak text: to a file, a pipe or the sound card
+    Say(SayArgs),
+    /// Add, list, remove and export voices
+    #[command(subcommand)]
+    Voice(VoiceCommand),
+    /// Fetch models
+    Pull(PullArgs),
+    /// List models
+    List(ListArgs),
+    /// Show what a model is and what it needs
+    Show(ShowArgs),
+    /// Remove models
+    Rm(RmArgs),
+    /// Measure speed on this machine
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Say what this machine is and what will run on it
+    Doctor,
+    /// Print a shell's completion script
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them into a folder
+    Man {
+        /// Folder for one page a command
+        dir: Option<PathBuf>,
+    },
+}
+
+/// Precision of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionArg {
+    /// The fastest that sounds the same: int8
+    Auto,
+    /// 32-bit floats, the reference
+    F32,
+    /// bfloat16
+    Bf16,
+    /// 8-bit integers
+    Int8,
+    /// 4-bit backbone, the rest as int8
+    Int4,
+}
+
+impl From<PrecisionArg> for Precision {
+    fn from(arg: PrecisionArg) -> Self {
+        match arg {
+            PrecisionArg::Auto | PrecisionArg::Int8 => Precision::Int8,
+            PrecisionArg::F32 => Precision::F32,
+            PrecisionArg::Bf16 => Precision::Bf16,
+            PrecisionArg::Int4 => Precision::Int4,
+        }
+    }
+}
+
+/// Which model.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModelArgs {
+    /// Model: a folder, a catalogue name, owner/repo or hf://...
+    #[arg(short, long, env = "VOCE_MODEL", default_value = "pocket")]
+    pub(crate) model: String,
+    /// Language (english, fr, ...): short for --model pocket-LANGUAGE, over which it wins
+    #[arg(short, long, env = "VOCE_LANGUAGE")]
+    pub(crate) language: Option<String>,
+}
+
+impl ModelArgs {
+    /// The model's reference.
+    pub(crate) fn reference(&self) -> String {
+        match &self.language {
+            Some(language) => format!("pocket-{}", language_name(&language.to_lowercase())),
+            None => self.model.clone(),
+        }
+    }
+}
+
+/// A language's English name; what is no known code is taken as a name.
+fn language_name(code: &str) -> &str {
+    match code {
+        "en" => "english",
+        "fr" => "french",
+        "de" => "german",
+        "es" => "spanish",
+        "it" => "italian",
+        "pt" => "portuguese",
+        "nl" => "dutch",
+        name => name,
+    }
+}
+
+/// How the model runs.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct RunArgs {
+    /// Precision of the weights
+    #[arg(long, value_enum, env = "VOCE_PRECISION", default_value = "auto")]
+    pub(crate) precision: PrecisionArg,
+    /// Threads; 0 chooses
+    #[arg(long, env = "VOCE_THREADS", default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// Arguments of `voce say`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  voce say \"Hello world.\" -o hello.wav
+  voce say --file chapter.txt -o chapter.flac --voice alba
+  voce say \"One. [pause:300ms] Two. <break time=\\\"0.5s\\\"/> Three.\" -o count.wav
+  llm 'a short story' | voce say -o - | aplay         speaking starts at the first full stop
+  voce say --language fr \"Bonjour.\" -o - --format pcm | ffplay -f s16le -ar 24000 -
+
+Text given as arguments or with --file is read as a whole; text from standard input is spoken as it arrives.
+Numbers, dates, currency and abbreviations are read out in English unless --no-normalize says otherwise.
+With --json and `-o -` the JSON goes to standard error, since the audio has standard output.")]
+pub(crate) struct SayArgs {
+    /// Text to speak; `-` (or nothing, with a pipe) reads standard input
+    pub(crate) text: Vec<String>,
+    /// Read the text from a file
+    #[arg(short, long, conflicts_with = "text")]
+    pub(crate) file: Option<PathBuf>,
+    /// Where the audio goes: a file, or `-` for standard output while it is being made
+    #[arg(short, long, env = "VOCE_OUTPUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// Format, where the file's extension does not say: wav, wav-f32, flac, opus, pcm, f32, mulaw, alaw
+    #[arg(long, env = "VOCE_FORMAT")]
+    pub(crate) format: Option<String>,
+    /// Play through the sound card
+    #[arg(short, long, env = "VOCE_PLAY", value_parser = FalseyValueParser::new())]
+    pub(crate) play: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Voice: a name, a .safetensors voice, or an audio file to clone
+    #[arg(long, env = "VOCE_VOICE")]
+    pub(crate) voice: Option<String>,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Milliseconds of silence after the last word, up to a minute
+    #[arg(long, value_name = "MS", env = "VOCE_TRAILING_SILENCE", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    pub(crate) trailing_silence: u32,
+    /// Do not read numbers, dates and abbreviations out
+    #[arg(long, env = "VOCE_NO_NORMALIZE", value_parser = FalseyValueParser::new())]
+    pub(crate) no_normalize: bool,
+    /// Chunks of a long text that run side by side
+    #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 8)]
+    pub(crate) lockstep: usize,
+}
+
+/// How frames are drawn.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Temperature; 0 always says the same (the model's own unless given)
+    #[arg(long, env = "VOCE_TEMPERATURE", allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f32>,
+    /// Draw noise beyond this again
+    #[arg(long, env = "VOCE_NOISE_CLAMP", allow_negative_numbers = true)]
+    pub(crate) noise_clamp: Option<f32>,
+    /// Seed of the noise (a random one unless given; --json tells it)
+    #[arg(long, env = "VOCE_SEED")]
+    pub(crate) seed: Option<u64>,
+    /// Sampler steps per frame
+    #[arg(long, env = "VOCE_STEPS", default_value_t = 1)]
+    pub(crate) steps: usize,
+    /// Logit above which speech ends (the model's own unless given)
+    #[arg(long, env = "VOCE_EOS_THRESHOLD", allow_negative_numbers = true)]
+    pub(crate) eos_threshold: Option<f32>,
+    /// Frames after the end was seen (the model's guess unless given)
+    #[arg(long, value_name = "N", env = "VOCE_FRAMES_AFTER_EOS")]
+    pub(crate) frames_after_eos: Option<usize>,
+    /// Tokens per chunk of text
+    #[arg(long, value_name = "N", env = "VOCE_MAX_TOKENS", default_value_t = 50)]
+    pub(crate) max_tokens: usize,
+    /// Exactly this many frames unless the end comes first
+    #[arg(long, value_name = "N", env = "VOCE_MAX_FRAMES")]
+    pub(crate) max_frames: Option<usize>,
+}
+
+/// What to do with voices.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  voce voice add anna interview.mp3      clone a voice: mono or stereo, any rate, cut on a pause after 30 s
+  voce voice export anna anna.safetensors")]
+pub(crate) enum VoiceCommand {
+    /// Clone a voice from a clip and keep it under a name
+    Add {
+        /// Name: letters, digits, _ and -
+        name: String,
+        /// Audio file, or a .safetensors voice
+        clip: PathBuf,
+        #[command(flatten)]
+        how: CloneArgs,
+    },
+    /// List your voices and those that come with a model
+    List {
+        #[command(flatten)]
+        model: ModelArgs,
+    },
+    /// Remove voices
+    Rm {
+        /// Names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+    /// Write a voice as a .safetensors file that other programs load as well
+    Export {
+        /// A voice's name, or a clip to clone
+        source: String,
+        /// The file to write
+        out: PathBuf,
+        #[command(flatten)]
+        how: CloneArgs,
+    },
+}
+
+/// How a voice is cloned.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CloneArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Precision of the weights
+    #[arg(long, value_enum, env = "VOCE_VOICE_PRECISION", default_value = "f32")]
+    pub(crate) precision: PrecisionArg,
+    /// Threads; 0 chooses
+    #[arg(long, env = "VOCE_THREADS", default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// Arguments of `voce pull`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Files go to the Hugging Face cache (HF_HOME, HF_HUB_CACHE); HF_TOKEN and HF_ENDPOINT work as there.
+Stopped pulls resume. Examples:
+  voce pull pocket --voices alba,marius
+  voce pull pocket --cloning              weights that can clone voices; accept their licence first")]
+pub(crate) struct PullArgs {
+    /// Catalogue names, owner/repo[@revision] or hf://owner/repo/path
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// Never touch the network: only check what is here
+    #[arg(long, env = "VOCE_OFFLINE", value_parser = FalseyValueParser::new())]
+    pub(crate) offline: bool,
+    /// Ready-made voices: `all`, or names
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", env = "VOCE_VOICES")]
+    pub(crate) voices: Vec<String>,
+    /// The weights that can clone voices
+    #[arg(long, env = "VOCE_CLONING", value_parser = FalseyValueParser::new())]
+    pub(crate) cloning: bool,
+}
+
+/// Arguments of `voce list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// The whole catalogue, not only what is here
+    #[arg(short, long, env = "VOCE_ALL", value_parser = FalseyValueParser::new())]
+    pub(crate) all: bool,
+}
+
+/// Arguments of `voce show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// A folder, a catalogue name, owner/repo or hf://...
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// Arguments of `voce rm`.
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Models as `voce list` names them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}

@@ -1,0 +1,97 @@
+//! Arguments of `voce bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::args::PrecisionArg;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Measure how fast a model speaks
+    Say(BenchSayArgs),
+}
+
+/// One of the built-in texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextSize {
+    /// 13 words
+    Short,
+    /// 53 words
+    Medium,
+    /// 115 words
+    Long,
+    /// Each of them
+    All,
+}
+
+/// How many threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// This many; 0 chooses.
+    Fixed(usize),
+    /// One to all cores.
+    Sweep,
+}
+
+fn threads(text: &str) -> Result<Threads, String> {
+    match text {
+        "sweep" => Ok(Threads::Sweep),
+        number => number.parse().map(Threads::Fixed).map_err(|_| "use a number or `sweep`".to_owned()),
+    }
+}
+
+/// Arguments of `voce bench say`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  voce bench say --shape pocket-100m                    random weights of full size: nothing to download
+  voce bench say --model DIR --frames 125 --json        one line for scripts
+  voce bench say --model DIR --threads sweep --precision f32,int8,int4
+  voce bench say --model DIR --text short --compare 'pocket-tts generate --text {text}'
+
+The limit of a stage is the larger of its bytes over the measured read bandwidth and its multiply-adds over the rate
+of the fastest product measured here; `fraction` is that limit over the time taken. Peak memory is counted anew for
+each setting. Several settings print one table, or with --json one line, each. Build with --release to measure.")]
+pub(crate) struct BenchSayArgs {
+    /// Model: a folder, a catalogue name, owner/repo or hf://...
+    #[arg(short, long, env = "VOCE_MODEL")]
+    pub(crate) model: Option<String>,
+    /// Random weights of this shape: pocket-100m, pocket-24l, pocket-18m, pocket-7m, pocket-2m (or 100m, 24l, ...)
+    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model")]
+    pub(crate) shape: Option<String>,
+    /// Exactly this many frames from a text of 24 tokens
+    #[arg(long, value_name = "N", env = "VOCE_BENCH_FRAMES")]
+    pub(crate) frames: Option<usize>,
+    /// Which text
+    #[arg(long, value_enum, env = "VOCE_BENCH_TEXT", default_value = "all")]
+    pub(crate) text: TextSize,
+    /// Timed runs after one to warm up (5 with --frames, else 3)
+    #[arg(long, value_name = "R", env = "VOCE_BENCH_REPEAT")]
+    pub(crate) repeat: Option<usize>,
+    /// Threads: a number, or `sweep` for one to all cores
+    #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
+    pub(crate) threads: Threads,
+    /// Precisions to measure
+    #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
+    pub(crate) precision: Vec<PrecisionArg>,
+    /// Voice: a name, a .safetensors voice, or an audio file to clone
+    #[arg(long, env = "VOCE_VOICE")]
+    pub(crate) voice: Option<String>,
+    /// Chunks of a long text that run side by side
+    #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 1)]
+    pub(crate) lockstep: usize,
+    /// Sampler steps per frame
+    #[arg(long, env = "VOCE_STEPS", default_value_t = 1)]
+    pub(crate) steps: usize,
+    /// Write what the stages did as a Chrome trace
+    #[arg(long, value_name = "OUT.json", env = "VOCE_BENCH_TRACE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Time another program's command on the same text; `{text}` stands for it
+    #[arg(long, value_name = "COMMAND", env = "VOCE_BENCH_COMPARE")]
+    pub(crate) compare: Option<String>,
+    /// Run the peers' benchmark with this Python, which has the `pocket-tts` package
+    #[arg(long, value_name = "PYTHON", env = "VOCE_BENCH_PEER")]
+    pub(crate) peer: Option<PathBuf>,
+}

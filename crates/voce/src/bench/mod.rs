@@ -1,0 +1,170 @@
+//! `voce bench say`: how fast a model speaks here, against what the machine could do and against other programs.
+
+pub(crate) mod args;
+mod compare;
+pub(crate) mod limits;
+mod measure;
+mod report;
+mod texts;
+mod trace;
+mod voice;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use voce_engine::speaker::{Trace, default_threads};
+use voce_engine::store::Store;
+use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
+use voce_nn::Precision;
+
+use crate::console::Console;
+use crate::failure::{Failure, Outcome};
+use crate::{interrupt, machine};
+use args::{BenchCommand, BenchSayArgs, Threads};
+use measure::Runs;
+use report::{FramesReport, Head, TextRow, TextsReport};
+
+/// Tokens of the text that `--frames` speaks.
+const TOKENS: usize = 24;
+/// Seed of random weights and of noise.
+const SEED: u64 = 1;
+
+/// Runs the command.
+pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
+    let BenchCommand::Say(args) = command;
+    let subject = Subject::choose(&args)?;
+    if let Some(python) = &args.peer {
+        return compare::peers(console, &args, &subject, python);
+    }
+    if args.compare.is_some() && args.frames.is_some() {
+        return Err(Failure::usage("--compare times texts: leave --frames out"));
+    }
+    let thread_counts: Vec<usize> = match args.threads {
+        Threads::Fixed(0) => vec![default_threads()],
+        Threads::Fixed(n) => vec![n],
+        Threads::Sweep => (1..=machine::cores()).collect(),
+    };
+    for precision in &args.precision {
+        for &threads in &thread_counts {
+            one(console, &args, &subject, (*precision).into(), threads)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is measured.
+pub(crate) enum Subject {
+    /// A model's files.
+    Model(String),
+    /// Random weights.
+    Shape(String),
+}
+
+impl Subject {
+    fn choose(args: &BenchSayArgs) -> Outcome<Self> {
+        if let Some(shape) = &args.shape {
+            let long = if shape.starts_with("pocket-") { shape.clone() } else { format!("pocket-{shape}") };
+            return Ok(Subject::Shape(long));
+        }
+        match &args.model {
+            Some(model) => Ok(Subject::Model(model.clone())),
+            None => Err(Failure::usage(
+                "nothing to measure: give --model DIR, or --shape pocket-100m for random weights",
+            )),
+        }
+    }
+
+    fn open(&self, store: &Store, options: &SpeakerOptions) -> Outcome<Speaker> {
+        Ok(match self {
+            Subject::Model(model) => Speaker::open(store, model, options)?,
+            Subject::Shape(shape) => Speaker::random(shape, SEED, options)?,
+        })
+    }
+}
+
+fn one(
+    console: Console,
+    args: &BenchSayArgs,
+    subject: &Subject,
+    precision: Precision,
+    threads: usize,
+) -> Outcome {
+    let store = Store::from_env()?;
+    let trace = args.trace.as_ref().map(|_| Trace::default());
+    let slots = if args.frames.is_some() { 1 } else { args.lockstep };
+    let options =
+        SpeakerOptions { precision, threads, slots, trace: trace.clone(), ..SpeakerOptions::default() };
+    let progress = console.progress();
+    progress.set_message(format!("loading {precision} on {threads} threads"));
+    // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.
+    let made = match (subject, &args.voice) {
+        (Subject::Shape(shape), None) => Some(voice::random(shape, SEED, &options)?),
+        _ => None,
+    };
+    machine::reset_peak_rss();
+    let begun = Instant::now();
+    let speaker = subject.open(&store, &options)?;
+    let load = begun.elapsed();
+    interrupt::check()?;
+    let name = match &made {
+        Some(_) => None,
+        None => args.voice.clone().or_else(|| speaker.default_voice()),
+    };
+    let voice = match (&name, made) {
+        (Some(name), _) => Some(speaker.voice(&store, name)?),
+        (None, made) => made,
+    };
+    let voice_name =
+        name.or_else(|| voice.as_ref().map(|_| format!("{} random positions", voice::POSITIONS)));
+    let request = SpeakRequest {
+        voice: voice.as_ref().map(Arc::clone),
+        seed: SEED,
+        steps: args.steps,
+        max_frames: args.frames,
+        lockstep: args.lockstep,
+        // Random weights end by chance; a run of stated length must not.
+        eos_threshold: args.frames.map(|_| f32::INFINITY),
+        ..SpeakRequest::default()
+    };
+    let head = Head::new(&speaker, voice_name, load);
+    progress.set_message(format!("speaking: {precision} on {threads} threads"));
+    if args.frames.is_some() {
+        let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
+        let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;
+        let peak = machine::peak_rss_mb();
+        progress.set_message("measuring the machine");
+        let rates = limits::rates(speaker.info())?;
+        progress.finish_and_clear();
+        let stages = limits::stages(speaker.info(), &runs, &rates, args.steps);
+        FramesReport::new(head, &runs, stages, rates, peak).print(console)?;
+    } else {
+        let mut rows = Vec::new();
+        let mut stages = None;
+        let texts = texts::texts(args.text);
+        let mut all = Vec::new();
+        for text in &texts {
+            progress
+                .set_message(format!("speaking the {} text: {precision} on {threads} threads", text.name));
+            all.push(Runs::take(&speaker, text.text, &request, args.repeat.unwrap_or(3))?);
+        }
+        let peak = machine::peak_rss_mb();
+        progress.set_message("measuring the machine");
+        let rates = limits::rates(speaker.info())?;
+        for (text, runs) in texts.iter().zip(&all) {
+            rows.push(TextRow::new(text.name, text.words(), runs, peak));
+            stages = Some(limits::stages(speaker.info(), runs, &rates, args.steps));
+        }
+        progress.finish_and_clear();
+        let lockstep = args.lockstep;
+        TextsReport { head, lockstep, texts: rows, stages, rates }.print(console, speaker.info())?;
+        if args.compare.is_some() {
+            for (text, runs) in texts.iter().zip(&all) {
+                compare::command(console, args, subject, text, runs)?;
+            }
+        }
+    }
+    match (&args.trace, trace) {
+        (Some(path), Some(trace)) => trace::write(path, &trace),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,175 @@
+//! `voce say`: text in, audio out.
+
+mod report;
+mod sink;
+mod source;
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use voce_audio::AudioSink;
+use voce_engine::speaker::SpeakStats;
+use voce_engine::store::Store;
+use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
+
+use crate::args::{SamplingArgs, SayArgs};
+use crate::console::Console;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt;
+use report::{Circumstances, Progress, Report};
+use source::Source;
+
+/// Chunks of audio between the model and the writer; the engine holds more.
+const QUEUE: usize = 8;
+/// How often a writer that waits looks for Ctrl-C.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the writer is told.
+pub(crate) enum Heard {
+    /// Audio.
+    Audio(Vec<f32>),
+    /// The end.
+    Done(SpeakStats),
+    /// Speaking failed.
+    Failed(EngineError),
+    /// The text could not be read.
+    BadText(Failure),
+}
+
+/// Runs the command.
+pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
+    let source = Source::choose(&args)?;
+    let target = sink::Target::choose(&args)?;
+    let store = Store::from_env()?;
+    let mut progress = Progress::new(console);
+    let begun = Instant::now();
+    // With a frame limit chunks run one after the other: more slots would only cost memory.
+    let slots = if args.sampling.max_frames.is_some() { 1 } else { args.lockstep };
+    let options = SpeakerOptions {
+        precision: args.run.precision.into(),
+        threads: args.run.threads,
+        slots,
+        ..SpeakerOptions::default()
+    };
+    progress.say("loading the model");
+    let speaker = Speaker::open(&store, &args.model.reference(), &options)?;
+    let load = begun.elapsed();
+    interrupt::check()?;
+    let voice_name = args.voice.clone().or_else(|| speaker.default_voice());
+    let voice = match &voice_name {
+        Some(name) => Some(speaker.voice(&store, name)?),
+        None => None,
+    };
+    interrupt::check()?;
+    let mut request = request(&args.sampling);
+    request.voice = voice;
+    request.lockstep = args.lockstep;
+    request.normalize = !args.no_normalize && speaks_english(&speaker);
+    let seed = request.seed;
+
+    // Audio is asked for before the output is opened: a text that cannot be spoken leaves no trace.
+    let heard = listen(&speaker, source, &request)?;
+    let rate = speaker.info().sample_rate;
+    let mut sink = target.open(rate as u32)?;
+    let stats = write(&heard, &mut *sink, target.live(), &mut progress, rate)?;
+    let silence = rate * args.trailing_silence as usize / 1000;
+    sink.write(&vec![0.0; silence])?;
+    sink.finish()?;
+    progress.clear();
+    let circumstances = Circumstances { silence, seed, voice: voice_name, load, output: target.name() };
+    let report = Report::new(&speaker, &stats, circumstances);
+    report.print(console, target.on_stdout())
+}
+
+/// A request with the sampling flags' values.
+pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
+    SpeakRequest {
+        temperature: args.temperature,
+        noise_clamp: args.noise_clamp,
+        seed: args.seed.unwrap_or_else(random_seed),
+        steps: args.steps,
+        eos_threshold: args.eos_threshold,
+        frames_after_eos: args.frames_after_eos,
+        max_tokens: args.max_tokens,
+        max_frames: args.max_frames,
+        ..SpeakRequest::default()
+    }
+}
+
+/// A seed short enough to type; the standard library's hash keys are random in every process.
+fn random_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
+}
+
+/// Whether English rules for numbers fit; a model that does not tell its language is taken as English.
+fn speaks_english(speaker: &Speaker) -> bool {
+    speaker.info().language.as_deref().is_none_or(|l| l == "english")
+}
+
+/// Starts speaking; what is heard arrives on the channel.
+fn listen(speaker: &Speaker, source: Source, request: &SpeakRequest) -> Outcome<Receiver<Heard>> {
+    let (sender, heard) = sync_channel(QUEUE);
+    let stream = match source {
+        Source::Whole(text) => speaker.speak(&text, request)?,
+        Source::Live(reader) => {
+            let (text, stream) = speaker.speak_live(request)?;
+            let sender = sender.clone();
+            thread("voce-stdin", move || source::feed(reader, text, &sender))?;
+            stream
+        }
+    };
+    thread("voce-listen", move || forward(stream, &sender))?;
+    Ok(heard)
+}
+
+fn thread(name: &str, f: impl FnOnce() + Send + 'static) -> Outcome {
+    let made = std::thread::Builder::new().name(name.into()).spawn(f);
+    made.map(drop).map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))
+}
+
+/// Passes audio on until it ends or nobody wants it; the stream is dropped either way.
+fn forward(mut stream: SpeechStream, sender: &SyncSender<Heard>) {
+    for chunk in stream.by_ref() {
+        let (message, last) = match chunk {
+            Ok(chunk) => (Heard::Audio(chunk.samples), false),
+            Err(error) => (Heard::Failed(error), true),
+        };
+        if sender.send(message).is_err() || last {
+            return;
+        }
+    }
+    let _ = sender.send(Heard::Done(stream.stats()));
+}
+
+/// Writes what is heard until its end; Ctrl-C ends it early.
+fn write(
+    heard: &Receiver<Heard>,
+    sink: &mut dyn AudioSink,
+    live: bool,
+    progress: &mut Progress,
+    rate: usize,
+) -> Outcome<SpeakStats> {
+    let begun = Instant::now();
+    let mut samples = 0;
+    let mut first = None;
+    loop {
+        interrupt::check()?;
+        match heard.recv_timeout(LOOK) {
+            Ok(Heard::Audio(audio)) => {
+                first.get_or_insert_with(|| begun.elapsed());
+                samples += audio.len();
+                sink.write(&audio)?;
+                if live {
+                    sink.flush()?;
+                }
+                progress.audio(samples as f64 / rate as f64, begun.elapsed(), first.unwrap_or_default());
+            }
+            Ok(Heard::Done(stats)) => return Ok(stats),
+            Ok(Heard::Failed(error)) => return Err(error.into()),
+            Ok(Heard::BadText(failure)) => return Err(failure),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Failure::failed("the speaker has stopped")),
+        }
+    }
+}

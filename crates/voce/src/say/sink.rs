@@ -1,0 +1,126 @@
+//! Where the audio goes: a file that appears when whole, standard output, the sound card.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use voce_audio::encode::sink_to;
+use voce_audio::output::Pipe;
+use voce_audio::wav::WavSample;
+use voce_audio::{AudioError, AudioFormat, AudioSink, open_sink};
+
+use crate::args::SayArgs;
+use crate::failure::{Failure, Outcome};
+
+const FORMATS: &str = "wav, wav-f32, flac, opus, pcm, f32, mulaw or alaw";
+const NO_DEVICE: &str = "this build has no sound card: build with `cargo install --features device`, or write a file with -o FILE";
+
+/// What was asked for.
+pub(super) struct Target {
+    output: Option<(PathBuf, AudioFormat)>,
+    play: bool,
+}
+
+impl Target {
+    /// Chooses by the arguments, and refuses what cannot work before a model is loaded.
+    pub(super) fn choose(args: &SayArgs) -> Outcome<Self> {
+        let has_device = cfg!(feature = "device");
+        if args.play && !has_device {
+            return Err(Failure::usage(NO_DEVICE));
+        }
+        let Some(path) = &args.output else {
+            if !has_device {
+                return Err(Failure::usage(
+                    "no output: give -o FILE, or -o - for a pipe (this build has no sound card)",
+                ));
+            }
+            return Ok(Self { output: None, play: true });
+        };
+        let format = format(path, args.format.as_deref())?;
+        if is_stdout(path) && std::io::stdout().is_terminal() {
+            return Err(Failure::usage(
+                "standard output is a terminal: pipe the audio into a program, or use -o FILE",
+            ));
+        }
+        Ok(Self { output: Some((path.clone(), format)), play: args.play })
+    }
+
+    /// Whether somebody may be listening while the audio is being made.
+    pub(super) fn live(&self) -> bool {
+        self.play || self.on_stdout() || self.output.as_ref().is_some_and(|(path, _)| is_special(path))
+    }
+
+    /// Whether the audio takes standard output.
+    pub(super) fn on_stdout(&self) -> bool {
+        self.output.as_ref().is_some_and(|(path, _)| is_stdout(path))
+    }
+
+    /// The output's name, for reports.
+    pub(super) fn name(&self) -> Option<String> {
+        self.output.as_ref().map(|(path, _)| path.display().to_string())
+    }
+
+    /// Opens everything.
+    pub(super) fn open(&self, rate: u32) -> Outcome<Box<dyn AudioSink>> {
+        let mut sinks: Vec<Box<dyn AudioSink>> = Vec::new();
+        if let Some((path, format)) = &self.output {
+            sinks.push(if is_stdout(path) {
+                sink_to(Pipe::named(std::io::stdout(), "standard output"), *format, rate)?
+            } else {
+                open_sink(path, *format, rate)?
+            });
+        }
+        if self.play {
+            sinks.push(player(rate)?);
+        }
+        Ok(if sinks.len() == 1 { sinks.remove(0) } else { Box::new(All(sinks)) })
+    }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// The format by name, else by extension; pipes and devices without either get WAV.
+fn format(path: &Path, name: Option<&str>) -> Outcome<AudioFormat> {
+    if let Some(name) = name {
+        let unknown = || Failure::usage(format!("unknown audio format '{name}': use {FORMATS}"));
+        return AudioFormat::from_name(name).ok_or_else(unknown);
+    }
+    match (AudioFormat::from_path(path), path.extension()) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(AudioFormat::Wav(WavSample::S16)),
+        (None, Some(extension)) => Err(Failure::usage(format!(
+            "cannot tell the audio format from '.{}': use a known extension or --format with {FORMATS}",
+            extension.display()
+        ))),
+    }
+}
+
+#[cfg(feature = "device")]
+fn player(rate: u32) -> Result<Box<dyn AudioSink>, AudioError> {
+    Ok(Box::new(voce_audio::device::Player::open(rate)?))
+}
+
+#[cfg(not(feature = "device"))]
+fn player(_: u32) -> Result<Box<dyn AudioSink>, AudioError> {
+    Err(AudioError::NoDevice { what: "output", detail: NO_DEVICE.into() })
+}
+
+/// Several sinks at once.
+struct All(Vec<Box<dyn AudioSink>>);
+
+impl AudioSink for All {
+    fn write(&mut self, samples: &[f32]) -> Result<(), AudioError> {
+        self.0.iter_mut().try_for_each(|s| s.write(samples))
+    }
+    fn flush(&mut self) -> Result<(), AudioError> {
+        self.0.iter_mut().try_for_each(|s| s.flush())
+    }
+    fn finish(&mut self) -> Result<(), AudioError> {
+        self.0.iter_mut().try_for_each(|s| s.finish())
+    }
+}

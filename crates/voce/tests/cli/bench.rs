@@ -1,0 +1,72 @@
+//! `voce bench say` and `voce doctor`: the figures are there; how large they are is no test's business.
+
+use crate::sandbox::{Sandbox, arg, model, stderr};
+
+#[test]
+fn frames_as_one_line_for_scripts() {
+    let s = Sandbox::new();
+    let m = model("lsd");
+    let json = s.json(&["bench", "say", "--model", arg(&m), "--frames", "6", "--repeat", "2", "--json"]);
+    assert_eq!((json["frames"].as_u64(), json["tokens"].as_u64()), (Some(6), Some(24)));
+    assert_eq!((json["precision"].as_str(), json["threads"].as_u64()), (Some("int8"), Some(1)));
+    for key in ["rtf", "rtf_p50", "rtf_best", "first_audio_ms", "peak_rss_mb"] {
+        assert!(json[key].as_f64().is_some_and(|v| v > 0.0), "{key} in {json}");
+    }
+    assert!(json["frame_ms"]["p50"].as_f64() <= json["frame_ms"]["p99"].as_f64());
+    for stage in ["prefill", "backbone", "head", "codec"] {
+        for key in ["ms", "limit_ms", "fraction"] {
+            assert!(json["stages"][stage][key].as_f64().is_some(), "{stage} {key} in {json}");
+        }
+    }
+}
+
+#[test]
+fn a_table_a_trace_and_another_program() {
+    let s = Sandbox::new();
+    let m = model("drifting_gqa");
+    let trace = s.out("trace.json");
+    let output = s.run(&[
+        "bench",
+        "say",
+        "--model",
+        arg(&m),
+        "--text",
+        "short",
+        "--repeat",
+        "1",
+        "--trace",
+        arg(&trace),
+        "--compare",
+        "test -n {text}",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["words", "RTF", "first audio", "prefill", "reached", "GB/s", "times as fast"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    let events: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let names: Vec<_> =
+        events["traceEvents"].as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap()).collect();
+    assert!(["prefill", "backbone", "head", "codec"].iter().all(|n| names.contains(n)));
+    let (code, text) =
+        s.fails(&["bench", "say", "--model", arg(&m), "--text", "short", "--compare", "exit 3"]);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(s.fails(&["bench", "say"]).0, 2);
+    assert_eq!(s.fails(&["bench", "say", "--shape", "pocket-9000m"]).0, 2);
+}
+
+#[test]
+fn random_weights_need_no_files() {
+    let s = Sandbox::new();
+    let json = s.json(&["bench", "say", "--shape", "2m", "--frames", "3", "--repeat", "1", "--json"]);
+    assert_eq!((json["frames"].as_u64(), json["model"].as_str()), (Some(3), Some("pocket-2m")));
+}
+
+#[test]
+fn the_doctor_knows_this_machine() {
+    let s = Sandbox::new();
+    let json = s.json(&["doctor", "--json"]);
+    assert!(json["read_gb_per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(json["isa_available"][0], "scalar");
+    assert_eq!(json["pocket_100m"].as_array().unwrap().len(), 4);
+}

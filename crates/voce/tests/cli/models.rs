@@ -1,0 +1,52 @@
+//! Models: listed, shown, pulled offline; and the pages that shells and readers get.
+
+use crate::sandbox::{Sandbox, arg, model, stderr};
+
+#[test]
+fn an_empty_store() {
+    let s = Sandbox::new();
+    let output = s.run(&["list"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(stderr(&output).contains("voce pull pocket"));
+    assert_eq!(s.json(&["list", "--json"]), serde_json::json!([]));
+    let all = s.json(&["list", "--all", "--json"]);
+    assert!(all.as_array().unwrap().iter().any(|m| m["id"] == "pocket-french" && m["installed"] == false));
+    let (code, text) = s.fails(&["pull", "--offline", "pocket"]);
+    assert_eq!(code, 1);
+    assert!(text.contains("offline"), "{text}");
+    assert_eq!(s.fails(&["pull", "nonsense"]).0, 2);
+    assert_eq!(s.fails(&["pull", "--offline", "pocket", "--voices", "nobody"]).0, 2);
+    assert!(!s.run(&["rm", "pocket"]).status.success());
+}
+
+#[test]
+fn a_model_in_full() {
+    let s = Sandbox::new();
+    let m = model("drifting_gqa");
+    let shown = s.json(&["show", arg(&m), "--json"]);
+    assert_eq!(shown["head_type"], "drifting");
+    assert_eq!(shown["sample_rate"], 2400);
+    assert_eq!(shown["voices"][0], "voice");
+    let [f32, int4] = ["f32", "int4"].map(|p| shown["precisions"][p]["bytes"].as_u64().unwrap());
+    assert!(int4 > 0 && int4 < f32);
+    let absent = s.json(&["show", "pocket", "--json"]);
+    assert_eq!(absent["installed"], false);
+    assert!((100e6..120e6).contains(&absent["parameters"].as_f64().unwrap()), "{absent}");
+    let text = String::from_utf8(s.run(&["show", "pocket"]).stdout).unwrap();
+    assert!(text.contains("voce pull pocket") && text.contains("int8 (auto)"), "{text}");
+    assert_eq!(s.fails(&["show", "pockett"]).0, 2);
+}
+
+#[test]
+fn pages() {
+    let s = Sandbox::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(String::from_utf8(s.run(&["completions", shell]).stdout).unwrap().contains("voce"));
+    }
+    assert!(String::from_utf8(s.run(&["man"]).stdout).unwrap().contains(".TH voce 1"));
+    assert!(s.run(&["man", arg(&s.out("man"))]).status.success());
+    assert!(s.out("man").join("voce-say.1").is_file());
+    let help = String::from_utf8(s.run(&["say", "--help"]).stdout).unwrap();
+    assert!(help.contains("VOCE_TEMPERATURE") && help.contains("Examples:"), "{help}");
+    assert_eq!(s.run(&[]).status.code(), Some(2));
+}
