@@ -98,7 +98,7 @@ def table(results: dict[str, list[dict]]) -> list[dict]:
         if not good:
             row["skipped"] = runs[0]["skipped"] if runs else "not asked for"
         for key in KEYS:
-            values = [r[key] for r in good if key in r]
+            values = [r[key]["p50"] if isinstance(r[key], dict) else r[key] for r in good if key in r]
             if values:
                 row[key] = round(min(values) if key == "rtf_best" else statistics.median(values), 4)
         rows.append(row)

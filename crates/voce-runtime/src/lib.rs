@@ -20,5 +20,5 @@ pub use exec::{
 };
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
-pub use memory::{AlignedVec, WeightArena};
+pub use memory::{AlignedVec, WeightArena, return_large_blocks};
 pub use simd::Activation;

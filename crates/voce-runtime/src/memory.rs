@@ -7,8 +7,13 @@ use std::sync::{Arc, Mutex};
 
 /// Alignment of every buffer: a cache line, and one AVX-512 register.
 pub(crate) const ALIGN: usize = 64;
+/// Size of a huge page.
 const HUGE: usize = 2 << 20;
+/// Size of a slab of weights.
 const SLAB: usize = 16 << 20;
+/// From this size on memory comes from the operating system, which gives pages only once they are touched:
+/// the slots that no stream uses cost nothing.
+const PAGES_FROM: usize = 1 << 20;
 
 /// Plain numbers: any bit pattern is a value and zero is zero.
 ///
@@ -44,12 +49,13 @@ impl<T: Number> AlignedVec<T> {
         if layout.size() == 0 {
             return Self { ptr: NonNull::dangling(), len };
         }
-        // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
+        let ptr = if layout.size() >= PAGES_FROM {
+            pages::map(layout.size())
+        } else {
+            // SAFETY: the layout has a non-zero size.
+            unsafe { alloc_zeroed(layout) }
+        };
         let Some(ptr) = NonNull::new(ptr.cast::<T>()) else { handle_alloc_error(layout) };
-        if layout.size() >= HUGE {
-            advise_huge(ptr.as_ptr().cast(), layout.size());
-        }
         Self { ptr, len }
     }
 
@@ -69,15 +75,17 @@ impl<T: Number> AlignedVec<T> {
 
     fn layout(len: usize) -> Layout {
         let bytes = len.checked_mul(size_of::<T>()).expect("buffer size fits in memory");
-        let align = if bytes >= HUGE { HUGE } else { ALIGN };
-        Layout::from_size_align(bytes, align).expect("buffer size fits in memory")
+        Layout::from_size_align(bytes, ALIGN).expect("buffer size fits in memory")
     }
 }
 
 impl<T: Number> Drop for AlignedVec<T> {
     fn drop(&mut self) {
         let layout = Self::layout(self.len);
-        if layout.size() != 0 {
+        if layout.size() >= PAGES_FROM {
+            // SAFETY: mapped in `zeroed` with this very size.
+            unsafe { pages::unmap(self.ptr.as_ptr().cast(), layout.size()) }
+        } else if layout.size() != 0 {
             // SAFETY: allocated in `zeroed` with this very layout.
             unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
         }
@@ -111,15 +119,91 @@ impl<T: Number + std::fmt::Debug> std::fmt::Debug for AlignedVec<T> {
     }
 }
 
-/// Asks for huge pages; refusal costs speed only.
-fn advise_huge(ptr: *mut u8, len: usize) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the range was just allocated by us; MADV_HUGEPAGE changes no contents.
+/// Memory straight from the operating system: zeroed, untouched, aligned to huge pages.
+#[cfg(unix)]
+mod pages {
+    use super::HUGE;
+
+    /// Maps `len` bytes; null when there are none left.
+    pub(super) fn map(len: usize) -> *mut u8 {
+        let (flags, size) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, len + HUGE);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh anonymous mapping.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return std::ptr::null_mut();
+        }
+        let start = (base as usize).next_multiple_of(HUGE);
+        let before = start - base as usize;
+        let end = (start + len).next_multiple_of(page());
+        // SAFETY: whole pages at both ends of the mapping just made, outside of what is returned.
+        unsafe {
+            if before > 0 {
+                libc::munmap(base, before);
+            }
+            let after = base as usize + size.next_multiple_of(page()) - end;
+            if after > 0 {
+                libc::munmap(end as *mut _, after);
+            }
+        }
+        base.cast::<u8>().wrapping_add(before)
+    }
+
+    /// Gives back what [`map`] gave.
+    ///
+    /// # Safety
+    /// `ptr` and `len` are those of a `map`.
+    pub(super) unsafe fn unmap(ptr: *mut u8, len: usize) {
+        // SAFETY: the mapping is whole pages from `ptr` on.
+        unsafe { libc::munmap(ptr.cast(), len.next_multiple_of(page())) };
+    }
+
+    fn page() -> usize {
+        // SAFETY: a plain query.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    }
+}
+
+#[cfg(not(unix))]
+mod pages {
+    use super::HUGE;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, HUGE).expect("size fits in memory")
+    }
+
+    pub(super) fn map(len: usize) -> *mut u8 {
+        // SAFETY: callers ask for at least a megabyte.
+        unsafe { alloc_zeroed(layout(len)) }
+    }
+
+    pub(super) unsafe fn unmap(ptr: *mut u8, len: usize) {
+        // SAFETY: allocated in `map` with this layout.
+        unsafe { dealloc(ptr, layout(len)) }
+    }
+}
+
+/// Makes the allocator return large blocks to the operating system when they are freed, instead of keeping
+/// them for later: loading a model frees many. For programs, at their start.
+pub fn return_large_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: sets two numbers of the allocator.
     unsafe {
-        libc::madvise(ptr.cast(), len, libc::MADV_HUGEPAGE);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, PAGES_FROM as libc::c_int);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, PAGES_FROM as libc::c_int);
+    }
+}
+
+/// Asks for huge pages; refusal costs speed only.
+fn advise_huge(memory: &mut AlignedVec<u8>) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the range is ours; MADV_HUGEPAGE changes no contents.
+    unsafe {
+        libc::madvise(memory.ptr.as_ptr().cast(), memory.len, libc::MADV_HUGEPAGE);
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = (ptr, len);
+    let _ = memory;
 }
 
 struct Slab(AlignedVec<u8>);
@@ -160,7 +244,11 @@ impl WeightArena {
         let padded = len.next_multiple_of(ALIGN);
         let (slab, used) = match open.take() {
             Some((slab, used)) if used + padded <= slab.0.len => (slab, used),
-            _ => (Arc::new(Slab(AlignedVec::zeroed(padded.max(SLAB)))), 0),
+            _ => {
+                let mut memory = AlignedVec::zeroed(padded.max(SLAB));
+                advise_huge(&mut memory);
+                (Arc::new(Slab(memory)), 0)
+            }
         };
         // SAFETY: `used..used + len` has been handed out to nobody yet, and the lock is held.
         fill(unsafe { std::slice::from_raw_parts_mut(slab.0.ptr.as_ptr().add(used), len) });

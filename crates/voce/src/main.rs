@@ -29,6 +29,7 @@ use console::Console;
 use failure::{Failure, Outcome};
 
 fn main() -> ExitCode {
+    voce_runtime::return_large_blocks();
     let outcome = parse().and_then(|cli| match cli {
         Some(cli) => run(cli),
         None => Ok(()),

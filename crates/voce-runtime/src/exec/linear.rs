@@ -6,7 +6,7 @@ use crate::pool::share;
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{Activation, Epilogue, Kernels, NormRow, Store};
+use crate::simd::{Activation, Epilogue, Kernels, NormRow, Rows, Store};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -434,18 +434,18 @@ pub(super) unsafe fn run_product(
                     a_sums: p.operand.sums.wrapping_add(row * groups),
                     accumulate: false,
                 });
-                for i in 0..m {
-                    let r = row + i;
-                    let e = Epilogue {
-                        bias: p.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(n0)),
-                        act: p.act,
-                        store: p.store,
-                        gate: p.gate.map_or(std::ptr::null(), |(g, stride)| {
-                            g.get().cast_const().add(r * stride + n0)
-                        }),
-                    };
-                    (kn.epilogue)(products.add(i * ldc), n, &e, p.out.add(r * p.out_stride + n0));
-                }
+                let gate = match p.gate {
+                    Some((g, stride)) => Rows { at: g.get().cast_const().add(row * stride + n0), stride },
+                    None => Rows { at: std::ptr::null(), stride: 0 },
+                };
+                let e = Epilogue {
+                    bias: p.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(n0)),
+                    act: p.act,
+                    store: p.store,
+                    gate,
+                };
+                let out = Rows { at: p.out.add(row * p.out_stride + n0), stride: p.out_stride };
+                (kn.epilogue)(Rows { at: products.cast_const(), stride: ldc }, m, n, &e, out);
             }
             row += m;
         }

@@ -68,7 +68,16 @@ pub struct NormRow {
     pub scale: *const f32,
 }
 
-/// Parameters of one row's epilogue; null pointers mean absent.
+/// A pointer to rows and the distance between them, in values.
+#[derive(Clone, Copy)]
+pub struct Rows<P> {
+    /// The first row.
+    pub at: P,
+    /// From one row to the next.
+    pub stride: usize,
+}
+
+/// Parameters of an epilogue; null pointers mean absent.
 #[derive(Clone, Copy)]
 pub struct Epilogue {
     /// Added before the activation.
@@ -78,8 +87,11 @@ pub struct Epilogue {
     /// How the result meets the output.
     pub store: Store,
     /// For [`Store::AddGated`].
-    pub gate: *const f32,
+    pub gate: Rows<*const f32>,
 }
+
+/// Epilogue of `m` rows by `n` values.
+pub type EpilogueFn = unsafe fn(Rows<*const f32>, usize, usize, &Epilogue, Rows<*mut f32>);
 
 /// One set of kernels. All functions require the CPU features of the table's instruction set.
 pub struct Kernels {
@@ -105,8 +117,8 @@ pub struct Kernels {
     pub quantize_u8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
-    /// Epilogue of one row.
-    pub epilogue: unsafe fn(*const f32, usize, &Epilogue, *mut f32),
+    /// Epilogue of a block of rows.
+    pub epilogue: EpilogueFn,
     /// Gives back what a worker's kernels hold between calls; run at the end of its part of an op.
     pub release: fn(),
     /// Softmax of one row's window.
@@ -144,8 +156,10 @@ macro_rules! instantiate {
                 unsafe { vector::quantize_i8::<$lanes>(x, n, kp, out, sums) }
             }
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn epilogue(c: *const f32, n: usize, e: &Epilogue, out: *mut f32) {
-                unsafe { vector::epilogue_row::<$lanes>(c, n, e, out) }
+            pub(super) unsafe fn epilogue(
+                c: Rows<*const f32>, m: usize, n: usize, e: &Epilogue, out: Rows<*mut f32>,
+            ) {
+                unsafe { vector::epilogue::<$lanes>(c, m, n, e, out) }
             }
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn softmax(s: *mut f32, first: usize, end: usize, len: usize) -> f32 {

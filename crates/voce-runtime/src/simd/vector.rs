@@ -2,7 +2,7 @@
 
 use super::lanes::{F32s, LANES, exp};
 use super::quant::GROUP;
-use super::{Activation, Epilogue, NormRow, Store};
+use super::{Activation, Epilogue, NormRow, Rows, Store};
 
 /// Runs the body for offsets 0, 16, 32, ... of 0..n, with how many of the 16 values are there. A macro,
 /// because a closure would be compiled without the caller's target features.
@@ -230,29 +230,47 @@ pub unsafe fn quantize_i8<V: F32s>(x: *const f32, n: usize, kp: usize, out: *mut
     }
 }
 
-/// Finishes one row of a product: bias, activation, and how it meets the output.
+/// Finishes a block of a product: bias, activation, and how each row meets the output.
 ///
 /// # Safety
-/// `c`, `out` and the pointers of `e` hold `n` values where present; the CPU has V's instructions.
+/// `m` rows of `n` values at `c` and `out` with their strides; the pointers of `e` hold `n` values (the
+/// gate `m` rows of them) where present; the CPU has V's instructions.
 #[inline(always)]
-pub unsafe fn epilogue_row<V: F32s>(c: *const f32, n: usize, e: &Epilogue, out: *mut f32) {
-    // SAFETY: chunks stay in 0..n.
+pub unsafe fn epilogue<V: F32s>(c: Rows<*const f32>, m: usize, n: usize, e: &Epilogue, out: Rows<*mut f32>) {
+    // SAFETY: rows are in 0..m and chunks in 0..n.
     unsafe {
-        chunks!(n, |i, len| {
-            let mut v = load::<V>(c.add(i), len);
-            if !e.bias.is_null() {
-                v = v.add(load::<V>(e.bias.add(i), len));
-            }
-            v = activate(e.act, v);
-            match e.store {
-                Store::Set => {}
-                Store::Add => v = v.add(load::<V>(out.add(i), len)),
-                Store::AddGated => {
-                    let gate = load::<V>(e.gate.add(i), len);
-                    v = v.mul(gate).add(load::<V>(out.add(i), len));
+        for r in 0..m {
+            let (c, out) = (c.at.add(r * c.stride), out.at.add(r * out.stride));
+            // The two forms that convolutions end in, without a choice per chunk.
+            if e.act == Activation::None && !e.bias.is_null() && e.store != Store::AddGated {
+                if e.store == Store::Set {
+                    chunks!(n, |i, len| {
+                        store(load::<V>(c.add(i), len).add(load::<V>(e.bias.add(i), len)), out.add(i), len)
+                    });
+                } else {
+                    chunks!(n, |i, len| {
+                        let v = load::<V>(c.add(i), len).add(load::<V>(e.bias.add(i), len));
+                        store(v.add(load::<V>(out.add(i), len)), out.add(i), len)
+                    });
                 }
+                continue;
             }
-            store(v, out.add(i), len);
-        });
+            chunks!(n, |i, len| {
+                let mut v = load::<V>(c.add(i), len);
+                if !e.bias.is_null() {
+                    v = v.add(load::<V>(e.bias.add(i), len));
+                }
+                v = activate(e.act, v);
+                match e.store {
+                    Store::Set => {}
+                    Store::Add => v = v.add(load::<V>(out.add(i), len)),
+                    Store::AddGated => {
+                        let gate = load::<V>(e.gate.at.add(r * e.gate.stride + i), len);
+                        v = v.mul(gate).add(load::<V>(out.add(i), len));
+                    }
+                }
+                store(v, out.add(i), len);
+            });
+        }
     }
 }
