@@ -1,11 +1,13 @@
-//! A spin-then-park thread pool: one fork-join per op, static split, no stealing.
+//! A spin-then-park thread pool: one fork-join per op, static shares, no stealing inside one.
 //!
 //! An op of a streaming step lasts tens of microseconds, so workers spin for the next one and only
-//! park when none comes for a while. The caller is worker 0.
+//! park when none comes for a while. A job has as many shares as the pool has threads; whoever is there
+//! takes the next one. On an idle machine every thread takes one; where a worker has lost its core to
+//! another program, the caller does its share instead of waiting for it.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 
 use crate::RuntimeError;
@@ -16,26 +18,65 @@ pub const MAX_THREADS: usize = 256;
 /// Spins before a worker parks: about 100 microseconds.
 const SPINS_BEFORE_PARK: u32 = 20_000;
 /// Spins before the caller starts yielding its time slice while it waits for workers.
-const SPINS_BEFORE_YIELD: u32 = 4_000;
+const SPINS_BEFORE_YIELD: u32 = 2_000;
+/// Bits of the claim word that count shares; the rest counts jobs.
+const SHARE_BITS: u32 = 16;
 
 type Job = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// Counts jobs; a change means a new job is in `job`.
-    epoch: AtomicUsize,
-    /// Workers that have not finished the current job.
+    /// The job's number and, below it, the next share that nobody has taken.
+    claim: AtomicU64,
+    /// Shares that are not finished.
     pending: AtomicUsize,
+    shares: u64,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panicked: AtomicBool,
     parked: Vec<AtomicBool>,
 }
 
-// SAFETY: `job` is written by the caller only while no worker runs (pending == 0) and read by workers
-// after they see the new epoch (release/acquire).
+// SAFETY: `job` is written by the caller only while every share of the last job is finished, and read by
+// whoever has claimed a share of the current one, which cannot finish before that share does.
 unsafe impl Sync for Shared {}
 // SAFETY: the job pointer is only dereferenced while the caller of `run` keeps the closure alive.
 unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Takes the next share of the current job, if one is left.
+    fn take(&self) -> Option<usize> {
+        let mut seen = self.claim.load(Ordering::Relaxed);
+        loop {
+            let share = seen & ((1 << SHARE_BITS) - 1);
+            if share >= self.shares {
+                return None;
+            }
+            // Acquire pairs with the release that published the job.
+            match self.claim.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(share as usize),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Whether a share is left to take.
+    fn has_work(&self) -> bool {
+        self.claim.load(Ordering::SeqCst) & ((1 << SHARE_BITS) - 1) < self.shares
+    }
+
+    /// Runs a share that this thread has taken.
+    fn finish(&self, share: usize) {
+        // SAFETY: a share of the current job is ours, so its closure is in place and alive.
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unsafe {
+            let job = (*self.job.get()).expect("a claimed share has a job");
+            (*job)(share);
+        }));
+        if ran.is_err() {
+            self.panicked.store(true, Ordering::Relaxed);
+        }
+        self.pending.fetch_sub(1, Ordering::Release);
+    }
+}
 
 /// Threads that run one closure together.
 pub struct Pool {
@@ -50,8 +91,10 @@ impl Pool {
             return Err(RuntimeError::Threads(threads));
         }
         let shared = Arc::new(Shared {
-            epoch: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
+            claim: AtomicU64::new(threads as u64),
+            // Counts the workers down as they start.
+            pending: AtomicUsize::new(threads - 1),
+            shares: threads as u64,
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -67,51 +110,48 @@ impl Pool {
             let thread = handle.thread().clone();
             pool.workers.push((handle, thread));
         }
+        // Whatever a starting thread allocates is not to fall into a step.
+        while pool.shared.pending.load(Ordering::Acquire) != 0 {
+            thread::yield_now();
+        }
         Ok(pool)
     }
 
-    /// How many threads run each job.
+    /// Shares of each job, which is how many threads can run it.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `job(worker)` on every worker and returns when all are done.
+    /// Runs `job(share)` once for every share and returns when all are done.
     pub fn run(&mut self, job: impl Fn(usize) + Sync) {
         if self.workers.is_empty() {
             return job(0);
         }
         let job: &(dyn Fn(usize) + Sync) = &job;
-        // SAFETY: only the lifetime is erased; this function waits for every worker before returning
-        // (also when `job(0)` panics, through `Wait`), so the closure outlives its use.
+        // SAFETY: only the lifetime is erased; this function waits for every share before returning, and
+        // panics inside shares are caught, so the closure outlives its use.
         let erased: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
         let shared = &*self.shared;
-        // SAFETY: no worker reads `job` now: pending is 0 since the last run ended.
+        // SAFETY: every share of the last job is finished and none of the next is out yet.
         unsafe { *shared.job.get() = Some(erased) };
-        shared.pending.store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        shared.pending.store(self.threads(), Ordering::Relaxed);
+        let number = (shared.claim.load(Ordering::Relaxed) >> SHARE_BITS).wrapping_add(1);
+        shared.claim.store(number << SHARE_BITS, Ordering::SeqCst);
         for (i, (_, thread)) in self.workers.iter().enumerate() {
             if shared.parked[i + 1].load(Ordering::SeqCst) {
                 thread.unpark();
             }
         }
-        let wait = Wait(shared);
-        job(0);
-        drop(wait);
-        if shared.panicked.swap(false, Ordering::Relaxed) {
-            panic!("a pool worker panicked");
+        while let Some(share) = shared.take() {
+            shared.finish(share);
         }
-    }
-}
-
-/// Waits for the workers when dropped.
-struct Wait<'a>(&'a Shared);
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
         let mut spins = 0u32;
-        while self.0.pending.load(Ordering::Acquire) != 0 {
+        while shared.pending.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { thread::yield_now() }
+        }
+        if shared.panicked.swap(false, Ordering::Relaxed) {
+            panic!("a share of a job panicked");
         }
     }
 }
@@ -127,40 +167,26 @@ impl Drop for Pool {
 }
 
 fn work(shared: &Shared, id: usize) {
-    let mut seen = 0;
-    loop {
-        let mut spins = 0u32;
-        let epoch = loop {
-            if shared.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let epoch = shared.epoch.load(Ordering::Acquire);
-            if epoch != seen {
-                break epoch;
-            }
-            spins += 1;
-            if spins < SPINS_BEFORE_PARK {
-                std::hint::spin_loop();
-                continue;
-            }
-            // Announce, look once more (the caller stores the epoch before it reads the flag), sleep.
-            shared.parked[id].store(true, Ordering::SeqCst);
-            if shared.epoch.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
-                thread::park();
-            }
-            shared.parked[id].store(false, Ordering::SeqCst);
+    shared.pending.fetch_sub(1, Ordering::Release);
+    let mut spins = 0u32;
+    while !shared.stop.load(Ordering::Relaxed) {
+        if let Some(share) = shared.take() {
+            shared.finish(share);
             spins = 0;
-        };
-        seen = epoch;
-        // SAFETY: the caller wrote `job` before the epoch we acquired and keeps it alive until
-        // `pending` is 0.
-        let job = unsafe { (*shared.job.get()).expect("a job comes with its epoch") };
-        // SAFETY: as above.
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unsafe { (*job)(id) }));
-        if ran.is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
+            continue;
         }
-        shared.pending.fetch_sub(1, Ordering::Release);
+        spins += 1;
+        if spins < SPINS_BEFORE_PARK {
+            std::hint::spin_loop();
+            continue;
+        }
+        // Announce, look once more (the caller publishes the job before it reads the flag), sleep.
+        shared.parked[id].store(true, Ordering::SeqCst);
+        if !shared.has_work() && !shared.stop.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        shared.parked[id].store(false, Ordering::SeqCst);
+        spins = 0;
     }
 }
 
@@ -177,7 +203,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     #[test]
-    fn every_worker_runs_every_job_once() {
+    fn every_share_of_every_job_runs_once() {
         for threads in [1, 2, 5] {
             let mut pool = Pool::new(threads).unwrap();
             let sums: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
@@ -207,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_worker_is_reported_and_the_pool_lives() {
+    fn a_panicking_share_is_reported_and_the_pool_lives() {
         let mut pool = Pool::new(2).unwrap();
         let hit = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            pool.run(|id| assert!(id == 0, "worker fails"));
+            pool.run(|share| assert!(share == 0, "this share fails"));
         }));
         assert!(hit.is_err());
         let count = AtomicU64::new(0);
