@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use voce_engine::store::Store;
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
+use crate::embedded;
+use crate::failure::Failure;
 
 /// Real-time speech on this machine.
 #[derive(Debug, Parser)]
@@ -107,24 +110,34 @@ impl From<PrecisionArg> for Precision {
     }
 }
 
+/// The model to use when none is named and it is here.
+const DEFAULT_MODEL: &str = "pocket";
+
 /// Which model.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
-    /// Model: a folder, a catalogue name, owner/repo or hf://...
-    #[arg(short, long, env = "VOCE_MODEL", default_value = "pocket")]
-    pub(crate) model: String,
+    /// Model: a folder, a catalogue name, owner/repo or hf://... [default: pocket if it was pulled, else the
+    /// built-in nano-voice]
+    #[arg(short, long, env = "VOCE_MODEL")]
+    pub(crate) model: Option<String>,
     /// Language (english, fr, ...): short for --model pocket-LANGUAGE, over which it wins
     #[arg(short, long, env = "VOCE_LANGUAGE")]
     pub(crate) language: Option<String>,
 }
 
 impl ModelArgs {
-    /// The model's reference.
-    pub(crate) fn reference(&self) -> String {
-        match &self.language {
-            Some(language) => format!("pocket-{}", language_name(&language.to_lowercase())),
-            None => self.model.clone(),
-        }
+    /// The model's reference; the built-in voice is laid out if it is the one.
+    pub(crate) fn reference(&self, store: &Store) -> Result<String, Failure> {
+        let reference = match (&self.language, &self.model) {
+            (Some(language), _) => format!("pocket-{}", language_name(&language.to_lowercase())),
+            (None, Some(model)) => model.clone(),
+            (None, None) if embedded::is_there() && store.find(DEFAULT_MODEL).is_err() => {
+                embedded::NAME.to_owned()
+            }
+            (None, None) => DEFAULT_MODEL.to_owned(),
+        };
+        embedded::provide(store, &reference)?;
+        Ok(reference)
     }
 }
 

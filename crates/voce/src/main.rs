@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod console;
 mod doctor;
+mod embedded;
 mod failure;
 mod interrupt;
 mod machine;

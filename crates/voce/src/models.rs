@@ -5,6 +5,7 @@ use voce_engine::store::{Installed, Reference, Store, catalogue};
 
 use crate::args::{ListArgs, RmArgs};
 use crate::console::{Console, bytes, table};
+use crate::embedded;
 use crate::failure::Outcome;
 
 /// Lists models.
@@ -19,6 +20,14 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
         values.push(json!({
             "id": model.id, "family": model.family.map(|f| f.name()), "bytes": model.bytes, "installed": true,
             "complete": model.is_complete(), "missing": model.missing, "files": model.files.len(),
+        }));
+    }
+    if embedded::is_there() && !installed.iter().any(|m| m.id == embedded::NAME) {
+        let row = [embedded::NAME, "pocket", &bytes(embedded::bytes()), "built in: English, one voice"];
+        rows.push(row.map(str::to_owned).to_vec());
+        values.push(json!({
+            "id": embedded::NAME, "family": "pocket", "bytes": embedded::bytes(), "language": "english",
+            "installed": true, "complete": true, "embedded": true,
         }));
     }
     if args.all {

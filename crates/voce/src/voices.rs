@@ -37,7 +37,7 @@ fn add(console: Console, store: &Store, name: &str, clip: &Path, how: &CloneArgs
     whole_file::write(&path, &made)?;
     if console.json {
         return console.json(&json!({
-            "name": name, "path": path, "bytes": made.len(), "model": how.model.reference(),
+            "name": name, "path": path, "bytes": made.len(), "model": how.model.reference(store)?,
         }));
     }
     console.note(&format!(
@@ -55,7 +55,7 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
             clip.display()
         )));
     }
-    let reference = how.model.reference();
+    let reference = how.model.reference(store)?;
     let options = SpeakerOptions {
         precision: how.precision.into(),
         threads: how.threads,
@@ -111,7 +111,7 @@ fn list(console: Console, store: &Store, model: &ModelArgs) -> Outcome {
             path: v.path,
         })
         .collect();
-    let reference = model.reference();
+    let reference = model.reference(store)?;
     match store.find(&reference) {
         Ok(found) => voices.extend(found.voices.into_iter().map(|(name, path)| Listed {
             name,
@@ -146,9 +146,10 @@ fn remove(console: Console, store: &Store, names: &[String]) -> Outcome {
 }
 
 fn export(console: Console, store: &Store, source: &str, out: &Path, how: &CloneArgs) -> Outcome {
+    let reference = how.model.reference(store)?;
     let ready = match store.voices().find(source) {
         Ok(path) => Some(path),
-        Err(_) => store.find(&how.model.reference()).ok().and_then(|found| found.voices.get(source).cloned()),
+        Err(_) => store.find(&reference).ok().and_then(|found| found.voices.get(source).cloned()),
     };
     let bytes = match ready {
         Some(path) => std::fs::read(&path)
@@ -156,7 +157,7 @@ fn export(console: Console, store: &Store, source: &str, out: &Path, how: &Clone
         None if Path::new(source).is_file() => clone(console, store, source.as_ref(), how)?,
         None => {
             let mut known: Vec<String> = store.voices().list().into_iter().map(|v| v.name).collect();
-            if let Ok(found) = store.find(&how.model.reference()) {
+            if let Ok(found) = store.find(&reference) {
                 known.extend(found.voices.into_keys());
             }
             let known = if known.is_empty() { "none yet".to_owned() } else { known.join(", ") };

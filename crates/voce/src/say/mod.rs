@@ -15,6 +15,7 @@ use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStre
 
 use crate::args::{SamplingArgs, SayArgs};
 use crate::console::Console;
+use crate::embedded;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use report::{Circumstances, Progress, Report};
@@ -53,7 +54,11 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
         ..SpeakerOptions::default()
     };
     progress.say("loading the model");
-    let speaker = Speaker::open(&store, &args.model.reference(), &options)?;
+    let reference = args.model.reference(&store)?;
+    if reference == embedded::NAME && args.model.model.is_none() {
+        console.note("speaking with the small built-in voice: `voce pull pocket` fetches a larger one");
+    }
+    let speaker = Speaker::open(&store, &reference, &options)?;
     let load = begun.elapsed();
     interrupt::check()?;
     let voice_name = args.voice.clone().or_else(|| speaker.default_voice());

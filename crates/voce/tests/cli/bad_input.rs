@@ -30,7 +30,7 @@ fn models_that_are_not_there() {
     assert_eq!(code, 1);
     holds(&text, &["/nowhere/at/all"]);
     let out = s.out("x.wav");
-    let (code, text) = s.fails(&["say", "-o", arg(&out), "Hi."]);
+    let (code, text) = s.fails(&["say", "--model", "pocket", "-o", arg(&out), "Hi."]);
     assert_eq!(code, 1);
     holds(&text, &["voce pull pocket"]);
     let (code, text) = s.fails(&["say", "--language", "klingon", "-o", arg(&out), "Hi."]);

@@ -13,6 +13,24 @@ fn wav_samples(bytes: &[u8]) -> usize {
     length / 2
 }
 
+#[cfg(feature = "nano")]
+#[test]
+fn the_built_in_voice_speaks_and_comes_to_an_end() {
+    let s = Sandbox::new();
+    for (text, seconds) in
+        [("Hello there.", 0.4..3.0), ("The quick brown fox jumps over the lazy dog.", 1.5..6.0)]
+    {
+        let out = s.out("nano.wav");
+        let json = s.json(&["say", "--seed", "3", "-o", arg(&out), "--json", text]);
+        assert_eq!(json["model"], "nano-voice");
+        assert_eq!(json["unended_chunks"], 0, "{json}");
+        assert!(seconds.contains(&json["audio_seconds"].as_f64().unwrap()), "{json}");
+        let wav = std::fs::read(&out).unwrap();
+        let loud = wav[44..].chunks_exact(2).map(|b| i16::from_le_bytes([b[0], b[1]]).unsigned_abs()).max();
+        assert!((2_000..32_767).contains(&loud.unwrap()), "speech is neither silent nor clipped: {loud:?}");
+    }
+}
+
 #[test]
 fn the_stated_frames_in_a_whole_file() {
     let s = Sandbox::new();
