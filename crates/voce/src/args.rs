@@ -165,6 +165,21 @@ pub(crate) struct RunArgs {
     /// Threads; 0 chooses
     #[arg(long, env = "VOCE_THREADS", default_value_t = 0)]
     pub(crate) threads: usize,
+    /// How language model and codec share the threads: side by side (better for long texts) or in turn
+    /// (sooner for short ones)
+    #[arg(long, value_enum, env = "VOCE_OVERLAP", default_value = "auto")]
+    pub(crate) overlap: OverlapArg,
+}
+
+/// A way for the stages to share the threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OverlapArg {
+    /// By the length of the text and the number of threads
+    Auto,
+    /// Side by side
+    Beside,
+    /// In turn
+    InTurn,
 }
 
 /// Arguments of `voce say`.

@@ -16,6 +16,8 @@ use super::lanes::LANES;
 
 const TILE_ROWS: usize = 16;
 const TILE_BYTES: usize = 1024;
+/// How far ahead of the product weights are fetched, in bytes of a panel.
+const PREFETCH: usize = 4 * TILE_BYTES;
 
 /// Whether the CPU has AMX int8 and bf16 and the kernel lets this process use tiles.
 pub fn permitted() -> bool {
@@ -98,6 +100,13 @@ macro_rules! tile_loop {
                 let mut a = g.a.add(row * g.lda);
                 let mut b = g.b.add(panel * g.panel);
                 for _ in 0..g.k / $step {
+                    // Weights come from beyond the second-level cache: ask for the tiles after next.
+                    for p in 0..4 {
+                        let ahead = b.wrapping_add(p * g.panel + PREFETCH);
+                        for line in 0..TILE_ROWS {
+                            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64).cast());
+                        }
+                    }
                     asm!("tileloadd tmm4, [{a} + {lda}*1]", "tileloadd tmm5, [{b0} + {s64}*1]",
                         concat!($dot, " tmm0, tmm4, tmm5"), "tileloadd tmm6, [{b1} + {s64}*1]",
                         concat!($dot, " tmm1, tmm4, tmm6"), "tileloadd tmm7, [{b2} + {s64}*1]",

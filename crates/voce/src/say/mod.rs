@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use voce_audio::AudioSink;
-use voce_engine::speaker::SpeakStats;
+use voce_engine::speaker::{Overlap, SpeakStats};
 use voce_engine::store::Store;
 use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
 
-use crate::args::{SamplingArgs, SayArgs};
+use crate::args::{OverlapArg, SamplingArgs, SayArgs};
 use crate::console::Console;
 use crate::embedded;
 use crate::failure::{Failure, Outcome};
@@ -51,6 +51,13 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
         precision: args.run.precision.into(),
         threads: args.run.threads,
         slots,
+        overlap: match args.run.overlap {
+            OverlapArg::Beside => Overlap::Beside,
+            OverlapArg::InTurn => Overlap::InTurn,
+            // Many chunks keep both stages busy, so that they need not wait for each other.
+            OverlapArg::Auto if slots > 1 && source.is_long() => Overlap::Beside,
+            OverlapArg::Auto => Overlap::Auto,
+        },
         ..SpeakerOptions::default()
     };
     progress.say("loading the model");

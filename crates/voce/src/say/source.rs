@@ -40,7 +40,15 @@ impl Source {
             words => Ok(Source::Whole(words.join(" "))),
         }
     }
+
+    /// Whether there is enough text for many chunks side by side.
+    pub(super) fn is_long(&self) -> bool {
+        matches!(self, Source::Whole(text) if text.len() > LONG_TEXT)
+    }
 }
+
+/// Bytes of about eight chunks of text.
+const LONG_TEXT: usize = 1_600;
 
 fn stdin() -> Source {
     Source::Live(Box::new(std::io::stdin()))
