@@ -15,8 +15,9 @@ pub mod simd;
 
 pub use error::RuntimeError;
 pub use exec::{
-    AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Gate, KvCache, KvFormat,
-    KvIndex, KvSpec, LinearOp, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, View,
+    AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
+    KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
+    Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, View,
 };
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

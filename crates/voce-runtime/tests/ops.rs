@@ -1,53 +1,14 @@
 //! The op suite: one table of cases per op, run on every instruction set this CPU has, against the
 //! naive references.
 
+mod suite;
+
+use suite::{Rng, each_exec, error, wide};
 use voce_runtime::{
     Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Gate, Isa,
     KvCache, KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp,
     WeightArena, reference,
 };
-
-/// A small deterministic generator of values in -1..1.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> f32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn vec(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.next()).collect()
-    }
-
-    fn buffer(&mut self, rows: usize, cols: usize) -> Buffer {
-        let mut b = Buffer::new(rows, cols);
-        b.head_mut(rows).copy_from_slice(&self.vec(rows * cols));
-        b
-    }
-}
-
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&v| v as f64).collect()
-}
-
-/// Largest difference relative to the largest expected magnitude.
-fn error(got: &[f32], want: &[f64]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let scale = want.iter().fold(1e-9f64, |m, v| m.max(v.abs()));
-    got.iter().zip(want).map(|(&g, w)| (g as f64 - w).abs()).fold(0.0, f64::max) / scale
-}
-
-fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
-    for isa in Isa::available() {
-        for threads in [1, 3] {
-            let mut exec = Exec::with_isa(threads, isa).unwrap();
-            f(&mut exec, &format!("{isa} x{threads}"));
-        }
-    }
-}
 
 #[test]
 fn linear_agrees_for_every_format_norm_and_store() {
@@ -492,6 +453,8 @@ fn depthwise_convolution_agrees_and_does_not_depend_on_the_cuts() {
                     spans: &spans,
                     kernel: &kernel,
                     bias: Some(&bias),
+                    ahead: 0,
+                    norm: None,
                     act: Activation::Silu,
                 };
                 exec.depthwise(&op, &mut state, &mut out);

@@ -1,12 +1,11 @@
 //! Rotation, cache write and attention over the rings as one op.
 
+use super::attend::{MAX_GROUP, QUERY_ROWS, Queries, Tile};
 use super::kv_cache::TILE;
 use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span};
 use crate::memory::AlignedVec;
 use crate::pool::share;
-use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
-use crate::simd::{Activation, Kernels};
 
 /// Which values of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,8 +165,10 @@ impl Exec {
                     let tile =
                         Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
                     let at = start + part;
+                    let queries = Queries { q, at, rows: n, group };
+                    let seen = |p: usize| (window.map_or(0, |w| (p + 1).saturating_sub(w)), p + 1);
                     // SAFETY: the ring holds the window of these rows; scratch was reserved for it.
-                    unsafe { tile.attend(kernels, q, at, n, group, window, scores, narrow, result) };
+                    unsafe { tile.attend(kernels, &queries, seen, None, scores, narrow, result) };
                     for (i, result) in result.chunks_exact(width).take(n * group).enumerate() {
                         let (r, h) = (part + i / group, head * group + i % group);
                         // SAFETY: this head's columns of this row belong to this worker.
@@ -180,124 +181,5 @@ impl Exec {
             }
             (kernels.release)();
         });
-    }
-}
-
-/// Query heads that may share a key head.
-const MAX_GROUP: usize = 64;
-/// Query rows of one slot that share a pass over its keys.
-const QUERY_ROWS: usize = 16;
-
-/// One head's rings.
-struct Tile {
-    k: *const u8,
-    v: *const u8,
-    width: usize,
-    capacity: usize,
-    bf16: bool,
-}
-
-impl Tile {
-    /// Attention of `n` rows (each `group` queries) from position `at` on.
-    ///
-    /// # Safety
-    /// The rings hold every position of the rows' windows; `q` and `result` have `n * group` rows and
-    /// `scores` and `narrow` as many of the window rounded out to tiles.
-    #[allow(clippy::too_many_arguments)] // one call site
-    unsafe fn attend(
-        &self,
-        kn: &Kernels,
-        q: &[f32],
-        at: usize,
-        n: usize,
-        group: usize,
-        window: Option<usize>,
-        scores: &mut [f32],
-        narrow: &mut [f32],
-        result: &mut [f32],
-    ) {
-        let from = |position: usize| window.map_or(0, |w| (position + 1).saturating_sub(w));
-        // Tiles begin at multiples of their size: how sums are grouped depends on positions alone.
-        let base = from(at) / TILE * TILE;
-        let len = (at + n - base).next_multiple_of(TILE);
-        let (value, m) = (if self.bf16 { 2 } else { 4 }, n * group);
-        let gemm = if self.bf16 { kn.gemm_bf16 } else { kn.gemm_f32 };
-        // The left operand as the product wants it: f32 as it is, or rounded to bf16.
-        let rounded = self.bf16 && kn.bf16_activations;
-        let narrow = narrow.as_mut_ptr();
-        let operand = |rows: *const f32, width: usize| {
-            if !rounded {
-                return (rows.cast::<u8>(), 4);
-            }
-            // SAFETY: `narrow` has room for m rows of either operand.
-            unsafe { (kn.map_bf16)(rows, m * width, Activation::None, narrow.cast()) };
-            (narrow.cast::<u8>().cast_const(), 2)
-        };
-        let (a, a_value) = operand(q.as_ptr(), self.width);
-        // The window is one or more runs of the ring: (position in the window, in the ring, length). Rounded
-        // out to panels it may overlap itself; what is seen twice is outside every row's window once.
-        let run = |index: usize| {
-            let ring = (base + index) % self.capacity;
-            (index, ring, (len - index).min(self.capacity - ring))
-        };
-        let next = |&(index, _, n): &(usize, usize, usize)| (index + n < len).then(|| run(index + n));
-        let runs = || std::iter::successors(Some(run(0)), next);
-        let mut g = Gemm {
-            a,
-            lda: self.width * a_value,
-            m,
-            k: self.width,
-            b: self.k,
-            panel: self.width * LANES * value,
-            panels: 0,
-            c: scores.as_mut_ptr(),
-            ldc: len,
-            a_scale: std::ptr::null(),
-            b_scale: std::ptr::null(),
-            b_sum: std::ptr::null(),
-            a_sums: std::ptr::null(),
-            accumulate: false,
-        };
-        for (index, ring, len) in runs() {
-            g.panels = len / LANES;
-            // SAFETY: panels of the run are inside the ring, columns inside the scores.
-            unsafe {
-                g.b = self.k.add(ring * self.width * value);
-                g.c = scores.as_mut_ptr().add(index);
-                gemm(&g);
-            }
-        }
-        let mut totals = [0f32; QUERY_ROWS * MAX_GROUP];
-        for (i, total) in totals[..m].iter_mut().enumerate() {
-            let position = at + i / group;
-            // SAFETY: row i of the scores.
-            *total = unsafe {
-                (kn.softmax)(
-                    scores.as_mut_ptr().add(i * len),
-                    from(position) - base,
-                    position + 1 - base,
-                    len,
-                )
-            };
-        }
-        let (a, a_value) = operand(scores.as_ptr(), len);
-        g.lda = len * a_value;
-        g.ldc = self.width;
-        g.panels = self.width / LANES;
-        g.panel = self.capacity * LANES * value;
-        g.c = result.as_mut_ptr();
-        for (index, ring, len) in runs() {
-            // SAFETY: positions of the run are inside each panel of values.
-            unsafe {
-                g.a = a.add(index * a_value);
-                g.b = self.v.add(ring * LANES * value);
-                g.k = len;
-                gemm(&g);
-            }
-            g.accumulate = true;
-        }
-        for (row, total) in result.chunks_exact_mut(self.width).zip(&totals[..m]) {
-            row.iter_mut().for_each(|x| *x *= 1.0 / total);
-        }
     }
 }

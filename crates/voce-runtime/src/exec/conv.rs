@@ -27,7 +27,7 @@ pub struct ConvStateSpec {
 /// The past rows of a streaming convolution, per slot.
 #[derive(Clone)]
 pub struct ConvState {
-    spec: ConvStateSpec,
+    pub(super) spec: ConvStateSpec,
     rows: AlignedVec<f32>,
     fresh: Vec<bool>,
 }
@@ -45,12 +45,12 @@ impl ConvState {
         self.fresh[slot] = true;
     }
 
-    fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
+    pub(super) fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
         let len = self.spec.history * self.spec.channels;
         &mut self.rows[slot * len..(slot + 1) * len]
     }
 
-    fn slot(&self, slot: usize) -> &[f32] {
+    pub(super) fn slot(&self, slot: usize) -> &[f32] {
         let len = self.spec.history * self.spec.channels;
         &self.rows[slot * len..(slot + 1) * len]
     }
@@ -223,50 +223,6 @@ impl Exec {
         });
     }
 
-    /// Depthwise convolution: each channel by itself, one output row per input row.
-    pub fn depthwise(&mut self, op: &DepthwiseOp<'_>, state: &mut ConvState, out: &mut Buffer) {
-        let channels = op.x.cols;
-        let taps = op.kernel.len() / channels;
-        assert_eq!(op.kernel.len(), taps * channels, "kernel shape");
-        assert_eq!((state.spec.history, state.spec.channels), (taps - 1, channels), "state shape");
-        let rows: usize = op.spans.iter().map(|s| s.rows).sum();
-        assert!(rows <= op.x.rows && rows <= out.rows && channels <= out.cols, "rows fit");
-        if let Some(b) = op.bias {
-            assert_eq!(b.len(), channels, "bias length");
-        }
-        let (threads, kernels) = (self.pool.threads(), self.kernels);
-        let (to, cols) = (Shared(out.data.as_mut_ptr()), out.cols);
-        let past = &*state;
-        self.pool.run(|id| {
-            let mut first = 0;
-            for s in op.spans {
-                let history = past.slot(s.slot);
-                for t in share(s.rows, 1, id, threads) {
-                    // SAFETY: rows of `out` are split by worker.
-                    let out =
-                        unsafe { std::slice::from_raw_parts_mut(to.get().add((first + t) * cols), channels) };
-                    match op.bias {
-                        Some(b) => out.copy_from_slice(b),
-                        None => out.fill(0.0),
-                    }
-                    for (tap, w) in op.kernel.chunks_exact(channels).enumerate() {
-                        let r = t + tap;
-                        let x = if r < taps - 1 {
-                            &history[r * channels..(r + 1) * channels]
-                        } else {
-                            op.x.row(first + r - (taps - 1))
-                        };
-                        out.iter_mut().zip(x).zip(w).for_each(|((o, x), w)| *o += x * w);
-                    }
-                    // SAFETY: a row in place.
-                    unsafe { (kernels.map)(out.as_ptr(), channels, op.act, out.as_mut_ptr()) };
-                }
-                first += s.rows;
-            }
-        });
-        remember(op.x, op.spans, state, |row, to| to.copy_from_slice(row));
-    }
-
     /// Depthwise transposed convolution: `stride` output rows per input row, each channel by itself.
     pub fn upsample(&mut self, op: &UpsampleOp<'_>, state: &mut ConvState, out: &mut Buffer) {
         let (channels, stride) = (op.x.cols, op.stride);
@@ -299,7 +255,7 @@ impl Exec {
 }
 
 /// Makes each slot's last input rows its history, written by `put`.
-fn remember(x: &Buffer, spans: &[Span], state: &mut ConvState, put: impl Fn(&[f32], &mut [f32])) {
+pub(super) fn remember(x: &Buffer, spans: &[Span], state: &mut ConvState, put: impl Fn(&[f32], &mut [f32])) {
     let (hist, channels) = (state.spec.history, state.spec.channels);
     let mut first = 0;
     for s in spans {
@@ -316,20 +272,6 @@ fn remember(x: &Buffer, spans: &[Span], state: &mut ConvState, put: impl Fn(&[f3
 
 fn first_row(spans: &[Span], slot: usize) -> usize {
     spans.iter().take_while(|s| s.slot != slot).map(|s| s.rows).sum()
-}
-
-/// A depthwise convolution.
-pub struct DepthwiseOp<'a> {
-    /// Input rows.
-    pub x: &'a Buffer,
-    /// Whose rows they are.
-    pub spans: &'a [Span],
-    /// `[taps][channels]`.
-    pub kernel: &'a [f32],
-    /// Added.
-    pub bias: Option<&'a [f32]>,
-    /// Applied last.
-    pub act: Activation,
 }
 
 /// A depthwise transposed convolution whose kernel is a whole number of strides.

@@ -1,16 +1,25 @@
 //! `Exec`: what a model issues its ops into, one per stage thread.
 
+mod attend;
 mod attention;
 mod conv;
+mod depthwise;
 mod kv_cache;
 mod linear;
+mod pointwise;
+mod relative_attention;
+mod subsample;
 
 use std::ops::Range;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
-pub use conv::{ConvOp, ConvState, ConvStateSpec, DepthwiseOp, UpsampleOp};
+pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
+pub use depthwise::DepthwiseOp;
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
+pub use pointwise::RowNorm;
+pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
+pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
 
 use crate::memory::AlignedVec;
 use crate::pool::Pool;

@@ -12,6 +12,7 @@ pub mod attention;
 pub mod gemm;
 pub mod lanes;
 pub mod quant;
+pub mod taps;
 pub mod vector;
 #[cfg(target_arch = "x86_64")]
 pub mod x86;
@@ -90,6 +91,34 @@ pub struct Epilogue {
     pub gate: Rows<*const f32>,
 }
 
+/// Input rows of one output row of a depthwise convolution; null rows are zeros, a null bias is absent.
+pub struct Taps<'a> {
+    /// A row per tap.
+    pub rows: &'a [*const f32],
+    /// `[taps][channels]`.
+    pub weights: *const f32,
+    /// Added.
+    pub bias: *const f32,
+}
+
+/// Input of one output time row of a 3 x 3 convolution with stride 2; null rows are zeros.
+pub struct Taps2d {
+    /// Three time rows.
+    pub rows: [*const f32; 3],
+    /// Input bins per row.
+    pub bins: usize,
+    /// Output bins.
+    pub out_bins: usize,
+    /// Zero bins before the first.
+    pub left: usize,
+    /// Output channels.
+    pub channels: usize,
+    /// `[3][3][channels]`: time, frequency.
+    pub weights: *const f32,
+    /// Added; null when absent.
+    pub bias: *const f32,
+}
+
 /// Epilogue of `m` rows by `n` values.
 pub type EpilogueFn = unsafe fn(Rows<*const f32>, usize, usize, &Epilogue, Rows<*mut f32>);
 
@@ -123,6 +152,12 @@ pub struct Kernels {
     pub release: fn(),
     /// Softmax of one row's window.
     pub softmax: unsafe fn(*mut f32, usize, usize, usize) -> f32,
+    /// One row of a depthwise convolution.
+    pub depthwise: unsafe fn(&Taps<'_>, usize, Activation, *mut f32),
+    /// One time row of a strided 3 x 3 convolution.
+    pub taps_2d: unsafe fn(&Taps2d, bool, Activation, *mut f32),
+    /// Gated linear unit of one row.
+    pub glu: unsafe fn(*const f32, usize, *mut f32),
 }
 
 /// Instantiates every lane kernel for one vector type under its target features.
@@ -165,6 +200,18 @@ macro_rules! instantiate {
             pub(super) unsafe fn softmax(s: *mut f32, first: usize, end: usize, len: usize) -> f32 {
                 unsafe { attention::softmax::<$lanes>(s, first, end, len) }
             }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn depthwise(t: &Taps<'_>, n: usize, act: Activation, out: *mut f32) {
+                unsafe { taps::depthwise_row::<$lanes>(t, n, act, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn taps_2d(t: &Taps2d, spread: bool, act: Activation, out: *mut f32) {
+                unsafe { taps::taps_2d::<$lanes>(t, spread, act, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn glu(x: *const f32, n: usize, out: *mut f32) {
+                unsafe { taps::glu_row::<$lanes>(x, n, out) }
+            }
         }
     };
 }
@@ -192,6 +239,9 @@ macro_rules! table {
             epilogue: $module::epilogue,
             release: || (),
             softmax: $module::softmax,
+            depthwise: $module::depthwise,
+            taps_2d: $module::taps_2d,
+            glu: $module::glu,
         }
     };
 }

@@ -22,7 +22,7 @@ macro_rules! chunks {
 }
 
 #[inline(always)]
-unsafe fn load<V: F32s>(p: *const f32, len: usize) -> V {
+pub(super) unsafe fn load<V: F32s>(p: *const f32, len: usize) -> V {
     // SAFETY: `len` values are readable; short reads go through a zeroed buffer.
     unsafe {
         if len == LANES {
@@ -35,7 +35,7 @@ unsafe fn load<V: F32s>(p: *const f32, len: usize) -> V {
 }
 
 #[inline(always)]
-unsafe fn store<V: F32s>(v: V, p: *mut f32, len: usize) {
+pub(super) unsafe fn store<V: F32s>(v: V, p: *mut f32, len: usize) {
     // SAFETY: `len` values are writable.
     unsafe {
         if len == LANES {
@@ -48,7 +48,7 @@ unsafe fn store<V: F32s>(v: V, p: *mut f32, len: usize) {
 }
 
 #[inline(always)]
-unsafe fn sigmoid<V: F32s>(x: V) -> V {
+pub(super) unsafe fn sigmoid<V: F32s>(x: V) -> V {
     // SAFETY: arithmetic only.
     unsafe {
         // Below e^-80 the result would be a denormal, which costs a hundred times a normal number.

@@ -1,0 +1,46 @@
+//! What op tests share: random values, error measure, every executor of this CPU.
+#![allow(dead_code)] // each test file uses its part
+
+use voce_runtime::{Buffer, Exec, Isa};
+
+/// A small deterministic generator of values in -1..1.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    pub fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+
+    pub fn buffer(&mut self, rows: usize, cols: usize) -> Buffer {
+        let mut b = Buffer::new(rows, cols);
+        b.head_mut(rows).copy_from_slice(&self.vec(rows * cols));
+        b
+    }
+}
+
+pub fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&v| v as f64).collect()
+}
+
+/// Largest difference relative to the largest expected magnitude.
+pub fn error(got: &[f32], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let scale = want.iter().fold(1e-9f64, |m, v| m.max(v.abs()));
+    got.iter().zip(want).map(|(&g, w)| (g as f64 - w).abs()).fold(0.0, f64::max) / scale
+}
+
+pub fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
+    for isa in Isa::available() {
+        for threads in [1, 3] {
+            let mut exec = Exec::with_isa(threads, isa).unwrap();
+            f(&mut exec, &format!("{isa} x{threads}"));
+        }
+    }
+}
