@@ -4,5 +4,6 @@
 //! tensors out.
 #![forbid(unsafe_code)]
 
+pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;

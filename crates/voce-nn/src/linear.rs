@@ -1,6 +1,6 @@
 //! Linear layers and layer norm: weights with their parameters.
 
-use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, View};
+use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, RowNorm, View};
 
 use crate::{Loader, WeightError};
 
@@ -89,6 +89,15 @@ impl LayerNorm {
             bias: self.bias.as_deref(),
             eps: self.eps,
             modulation: None,
+        }
+    }
+
+    /// As an op of its own; of a norm that was loaded.
+    pub fn row(&self) -> RowNorm<'_> {
+        RowNorm {
+            weight: self.weight.as_deref().expect("a loaded norm has weights"),
+            bias: self.bias.as_deref(),
+            eps: self.eps,
         }
     }
 }

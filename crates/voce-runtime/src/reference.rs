@@ -119,3 +119,25 @@ pub fn tolerance(format: Format) -> f64 {
         Format::Int8 | Format::Int4 => 3e-2,
     }
 }
+
+/// LSTM cell from gates `[4][hidden]` (input, forget, cell, output) and a cell state: output and new state.
+pub fn lstm_cell(gates: &[f64], c: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let n = c.len();
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let next: Vec<f64> =
+        (0..n).map(|i| sigmoid(gates[n + i]) * c[i] + sigmoid(gates[i]) * gates[2 * n + i].tanh()).collect();
+    ((0..n).map(|i| sigmoid(gates[3 * n + i]) * next[i].tanh()).collect(), next)
+}
+
+/// Indices of the numbers of a row, best first, equal ones by index; what is not a number is left out.
+pub fn ranked(x: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..x.len()).filter(|&i| x[i] > f32::NEG_INFINITY).collect();
+    order.sort_by(|&a, &b| x[b].partial_cmp(&x[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+    order
+}
+
+/// Logarithm of the sum of a row's exponentials, without what is not a number.
+pub fn log_sum_exp(x: &[f32]) -> f64 {
+    let max = x.iter().fold(f64::NEG_INFINITY, |m, &v| m.max(v as f64));
+    max + x.iter().filter(|v| !v.is_nan()).map(|&v| (v as f64 - max).exp()).sum::<f64>().ln()
+}

@@ -113,6 +113,11 @@ impl Loader {
         }
     }
 
+    /// A loader of the same tensors whose packed weights have memory of their own, for those soon dropped.
+    pub fn apart(&self) -> Self {
+        Self { arena: Arc::new(WeightArena::new()), ..self.clone() }
+    }
+
     fn name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }

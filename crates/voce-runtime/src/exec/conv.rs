@@ -45,6 +45,17 @@ impl ConvState {
         self.fresh[slot] = true;
     }
 
+    /// What a slot has kept, to save it.
+    pub fn save(&self, slot: usize) -> &[f32] {
+        self.slot(slot)
+    }
+
+    /// Restores what [`ConvState::save`] gave, as of a stream that has begun.
+    pub fn restore(&mut self, slot: usize, rows: &[f32]) {
+        self.slot_mut(slot).copy_from_slice(rows);
+        self.fresh[slot] = false;
+    }
+
     pub(super) fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
         let len = self.spec.history * self.spec.channels;
         &mut self.rows[slot * len..(slot + 1) * len]

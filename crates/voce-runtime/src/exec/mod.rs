@@ -6,8 +6,10 @@ mod conv;
 mod depthwise;
 mod kv_cache;
 mod linear;
+mod lstm;
 mod pointwise;
 mod relative_attention;
+mod select;
 mod subsample;
 
 use std::ops::Range;
@@ -17,8 +19,10 @@ pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
+pub use lstm::{AddReluOp, LstmCellOp};
 pub use pointwise::RowNorm;
 pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
+pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
 
 use crate::memory::AlignedVec;
@@ -47,6 +51,12 @@ impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
         Self { data: AlignedVec::zeroed(rows * cols), rows, cols }
+    }
+
+    /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
+    pub fn shape(&mut self, rows: usize, cols: usize) {
+        self.data.reserve_zeroed(rows * cols);
+        (self.rows, self.cols) = (rows, cols);
     }
 
     /// Rows it has room for.

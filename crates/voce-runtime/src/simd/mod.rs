@@ -12,6 +12,7 @@ pub mod attention;
 pub mod gemm;
 pub mod lanes;
 pub mod quant;
+pub mod select;
 pub mod taps;
 pub mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -158,6 +159,16 @@ pub struct Kernels {
     pub taps_2d: unsafe fn(&Taps2d, bool, Activation, *mut f32),
     /// Gated linear unit of one row.
     pub glu: unsafe fn(*const f32, usize, *mut f32),
+    /// Index and value of the largest number of a row.
+    pub argmax: unsafe fn(*const f32, usize) -> (usize, f32),
+    /// The best of a row and its sums.
+    pub row_stats: unsafe fn(*const f32, usize, f32) -> select::RowStats,
+    /// The best few of a row.
+    pub top_k: unsafe fn(*const f32, usize, usize, *mut u32, *mut f32) -> usize,
+    /// Sum of two rows, clipped below zero.
+    pub add_relu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// Point-wise half of an LSTM cell.
+    pub lstm_cell: unsafe fn(&select::LstmRow, usize),
 }
 
 /// Instantiates every lane kernel for one vector type under its target features.
@@ -212,6 +223,26 @@ macro_rules! instantiate {
             pub(super) unsafe fn glu(x: *const f32, n: usize, out: *mut f32) {
                 unsafe { taps::glu_row::<$lanes>(x, n, out) }
             }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn argmax(x: *const f32, n: usize) -> (usize, f32) {
+                unsafe { select::argmax::<$lanes>(x, n) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn row_stats(x: *const f32, n: usize, alpha: f32) -> select::RowStats {
+                unsafe { select::row_stats::<$lanes>(x, n, alpha) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn top_k(x: *const f32, n: usize, k: usize, index: *mut u32, value: *mut f32) -> usize {
+                unsafe { select::top_k::<$lanes>(x, n, k, index, value) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn add_relu(a: *const f32, b: *const f32, n: usize, out: *mut f32) {
+                unsafe { select::add_relu::<$lanes>(a, b, n, out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn lstm_cell(r: &select::LstmRow, n: usize) {
+                unsafe { select::lstm_cell::<$lanes>(r, n) }
+            }
         }
     };
 }
@@ -242,6 +273,11 @@ macro_rules! table {
             depthwise: $module::depthwise,
             taps_2d: $module::taps_2d,
             glu: $module::glu,
+            argmax: $module::argmax,
+            row_stats: $module::row_stats,
+            top_k: $module::top_k,
+            add_relu: $module::add_relu,
+            lstm_cell: $module::lstm_cell,
         }
     };
 }

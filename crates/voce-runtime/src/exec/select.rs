@@ -1,0 +1,178 @@
+//! Selection over rows of logits: the best class with its probability and a confidence, and the best few.
+
+use std::ops::Range;
+
+use super::{Buffer, Exec, Shared};
+use crate::pool::share;
+use crate::simd::Kernels;
+use crate::simd::select::RowStats;
+
+/// Values per worker below which rows are not worth sharing out.
+const WORTH_SHARING: usize = 16 * 1024;
+
+/// The most candidates per row.
+pub const MAX_TOP_K: usize = 64;
+
+/// How sure a decision is, from 0 to 1. The entropies are normalised exponentially: 1 where one class has
+/// everything, 0 where all are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Confidence {
+    /// The probability of the best class.
+    #[default]
+    MaxProb,
+    /// Gibbs entropy.
+    Gibbs,
+    /// Tsallis entropy; its exponent is above 0 and not 1.
+    Tsallis(f32),
+    /// Rényi entropy; its exponent is above 0 and not 1.
+    Renyi(f32),
+}
+
+impl Confidence {
+    fn alpha(self) -> f32 {
+        match self {
+            Confidence::MaxProb | Confidence::Gibbs => 0.0,
+            Confidence::Tsallis(a) | Confidence::Renyi(a) => a,
+        }
+    }
+
+    fn of(self, s: &RowStats, classes: usize) -> f32 {
+        let v = classes as f64;
+        let sum = s.sum as f64;
+        let c = match self {
+            _ if classes < 2 => 1.0,
+            Confidence::MaxProb => 1.0 / sum,
+            Confidence::Gibbs => ((s.dot as f64 / sum - sum.ln()).exp() * v - 1.0) / (v - 1.0),
+            Confidence::Tsallis(a) => {
+                let a = a as f64;
+                let flat = ((1.0 - v.powf(1.0 - a)) / (1.0 - a)).exp();
+                (((1.0 - s.power as f64 / sum.powf(a)) / (1.0 - a)).exp() - flat) / (1.0 - flat)
+            }
+            Confidence::Renyi(a) => {
+                let a = a as f64;
+                ((s.power as f64 / sum.powf(a)).powf(1.0 / (a - 1.0)) * v - 1.0) / (v - 1.0)
+            }
+        };
+        c.clamp(0.0, 1.0) as f32
+    }
+}
+
+/// The best class of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// Its index within the classes looked at.
+    pub index: u32,
+    /// Its logit; minus infinity when the row has no number.
+    pub logit: f32,
+    /// Logarithm of the sum of the classes' exponentials.
+    pub log_sum: f32,
+    /// How sure the choice is.
+    pub confidence: f32,
+}
+
+impl Choice {
+    /// Logarithm of the best class's probability.
+    pub fn log_prob(&self) -> f32 {
+        self.logit - self.log_sum
+    }
+}
+
+/// A class among the best of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Candidate {
+    /// Its index within the classes looked at; `u32::MAX` where the row has no more numbers.
+    pub index: u32,
+    /// Logarithm of its probability; minus infinity where there is none.
+    pub log_prob: f32,
+}
+
+impl Exec {
+    /// The largest number among some columns of each row, without a look at the others.
+    pub fn argmax(&mut self, logits: &Buffer, rows: usize, cols: Range<usize>, out: &mut [u32]) {
+        self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
+            // SAFETY: `n` values of a row.
+            out[0] = unsafe { (kn.argmax)(x, n) }.0 as u32;
+        });
+    }
+
+    /// The best of some columns of each row, with its probability and confidence.
+    pub fn choose(
+        &mut self,
+        logits: &Buffer,
+        rows: usize,
+        cols: Range<usize>,
+        confidence: Confidence,
+        out: &mut [Choice],
+    ) {
+        self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
+            // SAFETY: `n` values of a row.
+            let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
+            let (log_sum, sure) =
+                if s.max.is_finite() { (s.max + s.sum.ln(), confidence.of(&s, n)) } else { (0.0, 0.0) };
+            out[0] = Choice { index: s.index as u32, logit: s.max, log_sum, confidence: sure };
+        });
+    }
+
+    /// The `k` best of some columns of each row as log-probabilities, best first: `k` per row into `out`.
+    /// `log_sums` gets each row's logarithm of the sum of exponentials.
+    pub fn top_k(
+        &mut self,
+        logits: &Buffer,
+        rows: usize,
+        cols: Range<usize>,
+        k: usize,
+        log_sums: &mut [f32],
+        out: &mut [Candidate],
+    ) {
+        assert!(k > 0 && k <= MAX_TOP_K, "1 to {MAX_TOP_K} candidates");
+        assert!(log_sums.len() >= rows, "a sum per row");
+        let sums = Shared(log_sums.as_mut_ptr());
+        self.each_row(logits, rows, &cols, out, k, |kn, row, x, n, out| {
+            let (mut index, mut value) = ([0u32; MAX_TOP_K], [0f32; MAX_TOP_K]);
+            // SAFETY: `n` values of a row; room for MAX_TOP_K candidates.
+            let (s, found) = unsafe {
+                ((kn.row_stats)(x, n, 0.0), (kn.top_k)(x, n, k, index.as_mut_ptr(), value.as_mut_ptr()))
+            };
+            let log_sum = if s.max.is_finite() { s.max + s.sum.ln() } else { 0.0 };
+            // SAFETY: one sum per row, and rows are split by worker.
+            unsafe { *sums.get().add(row) = log_sum };
+            for (i, c) in out.iter_mut().enumerate() {
+                *c = if i < found {
+                    Candidate { index: index[i], log_prob: value[i] - log_sum }
+                } else {
+                    Candidate { index: u32::MAX, log_prob: f32::NEG_INFINITY }
+                };
+            }
+        });
+    }
+
+    /// Runs `f(kernels, row, values, count, results)` for each row, shared out where that is worth it.
+    fn each_row<T>(
+        &mut self,
+        x: &Buffer,
+        rows: usize,
+        cols: &Range<usize>,
+        out: &mut [T],
+        per_row: usize,
+        f: impl Fn(&Kernels, usize, *const f32, usize, &mut [T]) + Sync,
+    ) {
+        let n = cols.len();
+        assert!(n > 0 && cols.end <= x.cols && rows <= x.rows, "columns {cols:?} of {} rows", x.rows);
+        assert!(out.len() >= rows * per_row, "room for every row's result");
+        let kernels = self.kernels;
+        let to = Shared(out.as_mut_ptr());
+        let run = |range: Range<usize>| {
+            for r in range {
+                let row = x.row(r)[cols.clone()].as_ptr();
+                // SAFETY: results of different rows are disjoint, and rows are split by worker.
+                let out = unsafe { std::slice::from_raw_parts_mut(to.get().add(r * per_row), per_row) };
+                f(kernels, r, row, n, out);
+            }
+        };
+        let threads = self.pool.threads();
+        if threads == 1 || rows * n < WORTH_SHARING {
+            return run(0..rows);
+        }
+        self.pool.run(|id| run(share(rows, 1, id, threads)));
+    }
+}
