@@ -80,13 +80,39 @@ impl KvSpec {
     /// # Safety
     /// `base` is the storage of a cache of this shape and `ring` a ring's offset in it that nobody else uses.
     pub(super) unsafe fn put(&self, base: *mut u8, ring: usize, kv: usize, at: usize, values: &[f32]) {
-        for (d, &v) in values.iter().enumerate() {
-            let o = ring + if kv == 0 { self.key(at, d) } else { self.value(at, d) };
-            // SAFETY: offsets of a position and a dimension are inside the ring.
-            unsafe {
-                match self.format {
-                    KvFormat::F32 => *base.cast::<f32>().add(o) = v,
-                    KvFormat::Bf16 => *base.cast::<u16>().add(o) = round_bf16(v),
+        let key = ring + self.key(at, 0);
+        // SAFETY: offsets of a position and a dimension are inside the ring.
+        unsafe {
+            match (self.format, kv) {
+                (KvFormat::F32, 0) => {
+                    let to = base.cast::<f32>().add(key);
+                    values.iter().enumerate().for_each(|(d, &v)| *to.add(d * LANES) = v);
+                }
+                // Two neighbours share a lane: one write for both.
+                (KvFormat::Bf16, 0) => {
+                    let to = base.cast::<u16>().add(key).cast::<u32>();
+                    let (pairs, rest) = values.as_chunks::<2>();
+                    for (i, [a, b]) in pairs.iter().enumerate() {
+                        *to.add(i * LANES) = u32::from(round_bf16(*a)) | u32::from(round_bf16(*b)) << 16;
+                    }
+                    if let [last] = rest {
+                        *to.add(pairs.len() * LANES) = u32::from(round_bf16(*last));
+                    }
+                }
+                (format, _) => {
+                    for (panel, values) in values.chunks(LANES).enumerate() {
+                        let to = ring + self.value(at, panel * LANES);
+                        match format {
+                            KvFormat::F32 => {
+                                let to = base.cast::<f32>().add(to);
+                                std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
+                            }
+                            KvFormat::Bf16 => {
+                                let to = base.cast::<u16>().add(to);
+                                values.iter().enumerate().for_each(|(l, &v)| *to.add(2 * l) = round_bf16(v));
+                            }
+                        }
+                    }
                 }
             }
         }

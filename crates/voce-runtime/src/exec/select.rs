@@ -82,8 +82,8 @@ impl Choice {
 pub struct Candidate {
     /// Its index within the classes looked at; `u32::MAX` where the row has no more numbers.
     pub index: u32,
-    /// Logarithm of its probability; minus infinity where there is none.
-    pub log_prob: f32,
+    /// Its logit, or minus infinity.
+    pub logit: f32,
 }
 
 impl Exec {
@@ -113,8 +113,8 @@ impl Exec {
         });
     }
 
-    /// The `k` best of some columns of each row as log-probabilities, best first: `k` per row into `out`.
-    /// `log_sums` gets each row's logarithm of the sum of exponentials.
+    /// The `k` best of some columns of each row, best first: `k` per row into `out`. `log_sums` gets each
+    /// row's logarithm of the sum of exponentials: what to take off a logit for a log-probability.
     pub fn top_k(
         &mut self,
         logits: &Buffer,
@@ -138,9 +138,9 @@ impl Exec {
             unsafe { *sums.get().add(row) = log_sum };
             for (i, c) in out.iter_mut().enumerate() {
                 *c = if i < found {
-                    Candidate { index: index[i], log_prob: value[i] - log_sum }
+                    Candidate { index: index[i], logit: value[i] }
                 } else {
-                    Candidate { index: u32::MAX, log_prob: f32::NEG_INFINITY }
+                    Candidate { index: u32::MAX, logit: f32::NEG_INFINITY }
                 };
             }
         });

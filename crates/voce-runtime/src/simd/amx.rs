@@ -159,6 +159,17 @@ macro_rules! tile_loop {
                 let mut b0 = g.b.add(panel * g.panel);
                 let mut b1 = g.b.add((panel + PANELS - 1) * g.panel);
                 for _ in 0..g.k / $step {
+                    // The first rows bring the weights in for those that follow.
+                    if row == 0 {
+                        for line in 0..TILE_ROWS {
+                            _mm_prefetch::<_MM_HINT_T0>(b0.wrapping_add(PREFETCH + line * 64).cast());
+                        }
+                        if PANELS == 2 {
+                            for line in 0..TILE_ROWS {
+                                _mm_prefetch::<_MM_HINT_T0>(b1.wrapping_add(PREFETCH + line * 64).cast());
+                            }
+                        }
+                    }
                     asm!("tileloadd tmm6, [{b0} + {s64}*1]", "tileloadd tmm4, [{a0} + {lda}*1]",
                         concat!($dot, " tmm0, tmm4, tmm6"),
                         b0 = in(reg) b0, a0 = in(reg) a0, s64 = in(reg) 64usize, lda = in(reg) g.lda,

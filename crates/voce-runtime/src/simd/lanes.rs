@@ -38,6 +38,12 @@ pub trait F32s: Copy {
     unsafe fn mul(self, b: Self) -> Self;
     /// Quotient.
     unsafe fn div(self, b: Self) -> Self;
+    /// One over a positive normal number, to two units in the last place.
+    #[inline(always)]
+    unsafe fn reciprocal(self) -> Self {
+        // SAFETY: arithmetic only.
+        unsafe { Self::splat(1.0).div(self) }
+    }
     /// Lane-wise maximum.
     unsafe fn max(self, b: Self) -> Self;
     /// Lane-wise minimum.

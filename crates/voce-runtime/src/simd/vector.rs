@@ -53,7 +53,7 @@ pub(super) unsafe fn sigmoid<V: F32s>(x: V) -> V {
     unsafe {
         // Below e^-80 the result would be a denormal, which costs a hundred times a normal number.
         let e = exp(V::splat(0.0).sub(x).min(V::splat(80.0)));
-        V::splat(1.0).div(V::splat(1.0).add(e))
+        V::splat(1.0).add(e).reciprocal()
     }
 }
 

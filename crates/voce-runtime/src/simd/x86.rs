@@ -226,6 +226,15 @@ impl F32s for Avx512 {
         unsafe { Avx512(_mm512_div_ps(self.0, b.0)) }
     }
     #[inline(always)]
+    unsafe fn reciprocal(self) -> Self {
+        // An estimate of 14 bits and a Newton step: a division has a tenth of the throughput.
+        unsafe {
+            let r = _mm512_rcp14_ps(self.0);
+            let e = _mm512_fnmadd_ps(self.0, r, _mm512_set1_ps(1.0));
+            Avx512(_mm512_fmadd_ps(r, e, r))
+        }
+    }
+    #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
         unsafe { Avx512(_mm512_max_ps(self.0, b.0)) }
     }
