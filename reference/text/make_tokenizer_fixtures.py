@@ -208,6 +208,16 @@ tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), p
 tok.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
 hf("whitespace", tok)
 
+# BPE as converted from SentencePiece: every way to make a piece from two others is a merge, in the order of the pieces.
+bpe = {p.piece: i for i, p in enumerate(rulem.pieces[:700])}
+merges = sorted((i, len(p), p[:k], p[k:]) for p, i in bpe.items() for k in range(1, len(p)) if p[:k] in bpe and p[k:] in bpe)
+tok = tokenizers.Tokenizer(models.BPE(bpe, [(a, b) for _, _, a, b in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+tok.normalizer = normalizers.Sequence([normalizers.Precompiled(rulem.normalizer_spec.precompiled_charsmap), normalizers.Strip(left=False, right=True), normalizers.Replace(tokenizers.Regex(" {2,}"), "▁")])
+tok.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+tok.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+tok.add_special_tokens([AddedToken("<unk>", special=True, normalized=False), AddedToken("<pad>", special=True, normalized=False)])
+hf("bpe_merges", tok)
+
 # ---- what the package does with prompts
 from pocket_tts.models.text_chunking import prepare_text_prompt, split_into_best_sentences  # noqa: E402
 from pocket_tts.modules.text_conditioner import JsonTokenizer, SentencePieceTokenizer  # noqa: E402

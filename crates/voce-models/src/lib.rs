@@ -7,3 +7,4 @@
 pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;
+pub mod transducer;

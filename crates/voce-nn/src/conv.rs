@@ -42,16 +42,19 @@ pub struct Conv1d {
 impl Conv1d {
     /// Loads torch's `weight [outputs, inputs, kernel]` and, if present, `bias`.
     pub fn load(l: &Loader, c: Conv1dConfig, format: Format) -> Result<Self, WeightError> {
-        let values = l.tensor("weight", &[c.outputs, c.inputs, c.kernel])?;
-        let mut rows = vec![0f32; values.len()];
-        for o in 0..c.outputs {
-            for i in 0..c.inputs {
-                for k in 0..c.kernel {
-                    rows[(o * c.kernel + k) * c.inputs + i] = values[(o * c.inputs + i) * c.kernel + k];
+        let rows = || {
+            let values = l.tensor("weight", &[c.outputs, c.inputs, c.kernel])?;
+            let mut rows = vec![0f32; values.len()];
+            for o in 0..c.outputs {
+                for i in 0..c.inputs {
+                    for k in 0..c.kernel {
+                        rows[(o * c.kernel + k) * c.inputs + i] = values[(o * c.inputs + i) * c.kernel + k];
+                    }
                 }
             }
-        }
-        let w = l.pack(format, c.outputs, c.kernel * c.inputs, &rows);
+            Ok(rows)
+        };
+        let w = l.packed("weight", format, c.outputs, c.kernel * c.inputs, rows)?;
         Ok(Self { w, bias: l.optional("bias", &[c.outputs])?, config: c })
     }
 
@@ -131,22 +134,26 @@ impl ConvTranspose1d {
         stride: usize,
         format: Format,
     ) -> Result<Self, WeightError> {
-        let values = l.tensor("weight", &[inputs, outputs, kernel])?;
         // Output row j of a step is the sum over past input rows of kernel columns j, j + stride, ...
         let taps = kernel.div_ceil(stride);
-        let mut rows = vec![0f32; stride * outputs * taps * inputs];
-        for i in 0..inputs {
-            for o in 0..outputs {
-                for k in 0..kernel {
-                    let (age, j) = (k / stride, k % stride);
-                    let tap = taps - 1 - age;
-                    rows[((j * outputs + o) * taps + tap) * inputs + i] =
-                        values[(i * outputs + o) * kernel + k];
+        let rows = || {
+            let values = l.tensor("weight", &[inputs, outputs, kernel])?;
+            let mut rows = vec![0f32; stride * outputs * taps * inputs];
+            for i in 0..inputs {
+                for o in 0..outputs {
+                    for k in 0..kernel {
+                        let (age, j) = (k / stride, k % stride);
+                        let tap = taps - 1 - age;
+                        rows[((j * outputs + o) * taps + tap) * inputs + i] =
+                            values[(i * outputs + o) * kernel + k];
+                    }
                 }
             }
-        }
+            Ok(rows)
+        };
         let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride));
-        Ok(Self { w: l.pack(format, stride * outputs, taps * inputs, &rows), bias, inputs, outputs, taps })
+        let w = l.packed("weight", format, stride * outputs, taps * inputs, rows)?;
+        Ok(Self { w, bias, inputs, outputs, taps })
     }
 
     /// State for `slots` streams.

@@ -4,6 +4,8 @@
 mod conv;
 mod embedding;
 mod linear;
+mod lstm;
+mod packed_cache;
 mod precision;
 mod transformer;
 pub mod weights;
@@ -11,6 +13,8 @@ pub mod weights;
 pub use conv::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
 pub use embedding::Embedding;
 pub use linear::{LayerNorm, Linear};
+pub use lstm::{Lstm, LstmScratch};
+pub use packed_cache::PackedCache;
 pub use precision::{Formats, Precision, UnknownPrecision};
 pub use transformer::{Transformer, TransformerConfig, TransformerShape, TransformerState};
 pub use weights::{Loader, WeightError, Weights};

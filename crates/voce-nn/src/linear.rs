@@ -14,9 +14,21 @@ pub struct Linear {
 impl Linear {
     /// Loads `weight [outputs, inputs]` and, if present, `bias [outputs]`.
     pub fn load(l: &Loader, outputs: usize, inputs: usize, format: Format) -> Result<Self, WeightError> {
-        let values = l.tensor("weight", &[outputs, inputs])?;
+        Self::load_with(l, "weight", outputs, inputs, format, || l.tensor("weight", &[outputs, inputs]))
+    }
+
+    /// Loads a layer whose weights `make` gives when the cache does not know them under `name`, and, if
+    /// present, `bias [outputs]`.
+    pub fn load_with(
+        l: &Loader,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+        format: Format,
+        make: impl FnOnce() -> Result<Vec<f32>, WeightError>,
+    ) -> Result<Self, WeightError> {
         let bias = l.optional("bias", &[outputs])?;
-        Ok(Self { w: l.pack(format, outputs, inputs, &values), bias })
+        Ok(Self { w: l.packed(name, format, outputs, inputs, make)?, bias })
     }
 
     /// A layer from values that are already at hand.

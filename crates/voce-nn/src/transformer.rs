@@ -211,13 +211,16 @@ fn scaled(
         return Linear::load(&l.sub(name), outputs, inputs, format);
     };
     let l = l.sub(name);
-    let mut values = l.tensor("weight", &[outputs, inputs])?;
-    for (row, s) in values.chunks_exact_mut(inputs).zip(&scale) {
-        row.iter_mut().for_each(|v| *v *= s);
-    }
-    let linear = Linear::from_values(&l, format, outputs, inputs, &values);
-    Ok(match l.optional("bias", &[outputs])? {
-        Some(bias) => linear.with_bias(bias.iter().zip(&scale).map(|(b, s)| b * s).collect()),
+    let linear = Linear::load_with(&l, "scaled weight", outputs, inputs, format, || {
+        let mut values = l.tensor("weight", &[outputs, inputs])?;
+        for (row, s) in values.chunks_exact_mut(inputs).zip(&scale) {
+            row.iter_mut().for_each(|v| *v *= s);
+        }
+        Ok(values)
+    })?;
+    let bias = linear.bias().map(|b| b.iter().zip(&scale).map(|(b, s)| b * s).collect());
+    Ok(match bias {
+        Some(bias) => linear.with_bias(bias),
         None => linear,
     })
 }

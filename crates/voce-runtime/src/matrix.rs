@@ -142,6 +142,47 @@ impl Matrix {
         Matrix { n, k, kp, format, data, scales, sums }
     }
 
+    /// Bytes of [`Matrix::write_packed`] for a shape.
+    pub fn packed_bytes(format: Format, n: usize, k: usize) -> usize {
+        packed_parts(format, n, k).iter().sum()
+    }
+
+    /// Writes the packed weights, to be read by [`Matrix::read_packed`].
+    pub fn write_packed(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        out.write_all(self.data.bytes())?;
+        out.write_all(self.scales.as_ref().map_or(&[][..], |s| s.bytes()))?;
+        self.sums.iter().try_for_each(|s| out.write_all(&s.to_le_bytes()))
+    }
+
+    /// Reads what [`Matrix::write_packed`] wrote for a matrix of this shape: `read` fills each part in turn.
+    pub fn read_packed<E>(
+        arena: &WeightArena,
+        format: Format,
+        n: usize,
+        k: usize,
+        mut read: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Matrix, E> {
+        let [data, scales, sums] = packed_parts(format, n, k);
+        let mut result = Ok(());
+        let mut part = |len: usize| {
+            arena.store(len, |out| {
+                if result.is_ok() {
+                    result = read(out);
+                }
+            })
+        };
+        let data = part(data);
+        let scales = (scales > 0).then(|| part(scales));
+        let bytes = (sums > 0).then(|| part(sums));
+        result?;
+        let mut sums = AlignedVec::zeroed(sums / 4);
+        if let Some(bytes) = bytes {
+            let (values, _) = bytes.bytes().as_chunks::<4>();
+            sums.iter_mut().zip(values).for_each(|(s, b)| *s = i32::from_le_bytes(*b));
+        }
+        Ok(Matrix { n, k, kp: k.next_multiple_of(format.k_multiple()), format, data, scales, sums })
+    }
+
     /// Outputs.
     pub fn outputs(&self) -> usize {
         self.n
@@ -195,6 +236,18 @@ impl Matrix {
         }
         out
     }
+}
+
+/// Bytes of weights, scales and sums.
+fn packed_parts(format: Format, n: usize, k: usize) -> [usize; 3] {
+    let kp = k.next_multiple_of(format.k_multiple());
+    let panels = n.div_ceil(LANES);
+    let (scales, sums) = match format {
+        Format::F32 | Format::Bf16 => (0, 0),
+        Format::Int8 => (panels * LANES * 4, panels * LANES * 4),
+        Format::Int4 => (panels * (kp / GROUP) * LANES * 2, 0),
+    };
+    [panels * panel_bytes(format, kp), scales, sums]
 }
 
 fn panel_bytes(format: Format, kp: usize) -> usize {
@@ -288,6 +341,29 @@ mod tests {
             let got = m.unpack();
             let worst = got.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
             assert!(worst <= bound, "{format:?}: {worst}");
+        }
+    }
+
+    #[test]
+    fn packed_weights_can_be_written_and_read() {
+        let (n, k) = (37, 75);
+        let w: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.37).sin()).collect();
+        let arena = WeightArena::new();
+        for format in Format::ALL {
+            let m = Matrix::pack(&arena, format, n, k, &w);
+            let mut bytes = Vec::new();
+            m.write_packed(&mut bytes).unwrap();
+            assert_eq!(bytes.len(), Matrix::packed_bytes(format, n, k), "{format:?}");
+            let mut from = &bytes[..];
+            let read =
+                Matrix::read_packed(&arena, format, n, k, |out| std::io::Read::read_exact(&mut from, out))
+                    .unwrap();
+            assert!(from.is_empty() && read.unpack() == m.unpack() && read.sums[..] == m.sums[..]);
+            let mut short = &bytes[..bytes.len() - 1];
+            assert!(
+                Matrix::read_packed(&arena, format, n, k, |out| std::io::Read::read_exact(&mut short, out))
+                    .is_err()
+            );
         }
     }
 

@@ -158,6 +158,7 @@ fn confidences_agree_with_their_definitions() {
                     _ => (lp.iter().map(|l| l * l.exp()).sum::<f64>().exp() * v - 1.0) / (v - 1.0),
                 };
                 let got = choice.confidence as f64;
+                assert!((f64::from(confidence.of(row)) - want).abs() < 1e-4, "{confidence:?} row {r}");
                 assert!((got - want).abs() < 1e-4, "{name} {confidence:?} row {r}: {got} {want}");
             }
         }

@@ -73,6 +73,7 @@ agree! {
     json_precompiled: "precompiled.json",
     json_prepend: "prepend.json",
     json_whitespace: "whitespace.json",
+    json_bpe: "bpe_merges.json",
 }
 
 #[test]
@@ -151,7 +152,8 @@ fn what_is_not_known_is_named() {
         (vec![("pre_tokenizer", j!({"type": "ByteLevel"}))], "ByteLevel"),
         (vec![("decoder", j!({"type": "WordPiece"}))], "WordPiece"),
         (vec![("post_processor", j!({"type": "BertProcessing"}))], "BertProcessing"),
-        (vec![("model", j!({"type": "BPE"}))], "BPE"),
+        (vec![("model", j!({"type": "WordPiece"}))], "WordPiece"),
+        (vec![("model", j!({"type": "BPE"}))], "vocab"),
         (vec![("truncation", j!({"max_length": 5}))], "truncation"),
         (vec![("padding", j!({"strategy": {"Fixed": 5}}))], "padding"),
         (vec![("/model/unk_id", j!(9))], "unk_id"),

@@ -27,9 +27,10 @@ impl FeedForward {
             v.iter_mut().for_each(|x| *x *= 0.5);
             v
         };
-        let values = half(down.tensor("weight", &[c.dim, c.ff_dim])?);
-        let mut linear = Linear::from_values(&down, format, c.dim, c.ff_dim, &values);
-        if let Some(bias) = down.optional("bias", &[c.dim])? {
+        let mut linear = Linear::load_with(&down, "half weight", c.dim, c.ff_dim, format, || {
+            down.tensor("weight", &[c.dim, c.ff_dim]).map(half)
+        })?;
+        if let Some(bias) = linear.bias().map(<[f32]>::to_vec) {
             linear = linear.with_bias(half(bias));
         }
         Ok(Self {
@@ -200,27 +201,26 @@ impl Layer {
 
 /// Queries, keys and values as one product; each has a bias or not.
 fn qkv(l: &Loader, d: usize, format: Format) -> Result<Linear, WeightError> {
-    let (mut values, mut bias, mut biased) =
-        (Vec::with_capacity(3 * d * d), Vec::with_capacity(3 * d), false);
-    for part in ["linear_q", "linear_k", "linear_v"] {
-        let part = l.sub(part);
-        values.extend(part.tensor("weight", &[d, d])?);
+    let parts = ["linear_q", "linear_k", "linear_v"].map(|part| l.sub(part));
+    let (mut bias, mut biased) = (Vec::with_capacity(3 * d), false);
+    for part in &parts {
         let b = part.optional("bias", &[d])?;
         biased |= b.is_some();
         bias.extend(b.unwrap_or_else(|| vec![0.0; d]));
     }
-    let linear = Linear::from_values(l, format, 3 * d, d, &values);
+    let linear = Linear::load_with(l, "qkv weight", 3 * d, d, format, || {
+        let mut values = Vec::with_capacity(3 * d * d);
+        for part in &parts {
+            values.extend(part.tensor("weight", &[d, d])?);
+        }
+        Ok(values)
+    })?;
     Ok(if biased { linear.with_bias(bias) } else { linear })
 }
 
 /// A convolution of one tap: a linear.
 fn pointwise(l: &Loader, outputs: usize, inputs: usize, format: Format) -> Result<Linear, WeightError> {
-    let values = l.tensor("weight", &[outputs, inputs, 1])?;
-    let linear = Linear::from_values(l, format, outputs, inputs, &values);
-    Ok(match l.optional("bias", &[outputs])? {
-        Some(bias) => linear.with_bias(bias),
-        None => linear,
-    })
+    Linear::load_with(l, "weight", outputs, inputs, format, || l.tensor("weight", &[outputs, inputs, 1]))
 }
 
 type Depthwise = (Vec<f32>, Option<Vec<f32>>, Option<LayerNorm>);

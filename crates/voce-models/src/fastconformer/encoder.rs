@@ -225,6 +225,11 @@ impl EncoderState {
         self.subsampling.yields(slot, rows, last)
     }
 
+    /// Keys and values of all streams.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
     /// Encoder frames that a slot has made.
     pub fn position(&self, slot: usize) -> usize {
         self.cache.position(slot)

@@ -3,14 +3,19 @@
 mod check;
 mod config;
 mod conformer;
+mod ctc;
 mod encoder;
 mod hf_config;
+mod joint;
 mod languages;
 mod names;
 mod nemo_config;
 mod nemo_encoder;
 mod positions;
+mod predictor;
 mod prompt;
+mod random;
+mod shapes;
 mod snapshot;
 mod subsampling;
 
@@ -19,6 +24,11 @@ pub use config::{
     Attention, ConvNorm, EncoderConfig, FastConformerConfig, Head, MelConfig, MelNormalize, PredictorConfig,
     PromptConfig,
 };
+pub use ctc::CtcHead;
 pub use encoder::{Encoder, EncoderState, StreamShape};
+pub use joint::{Joint, JointScratch};
 pub use names::canonical;
+pub use predictor::{Lanes, Moves, Predictor, PredictorScratch};
+pub use random::random_weights;
+pub use shapes::SHAPES;
 pub use snapshot::SnapshotError;

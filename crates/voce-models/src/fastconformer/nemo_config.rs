@@ -43,7 +43,7 @@ struct Preprocessor {
     class: Option<String>,
     #[serde(default)]
     sample_rate: Option<usize>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "stated")]
     normalize: Option<Value>,
     #[serde(default)]
     window_size: Option<f64>,
@@ -167,6 +167,11 @@ struct Tokenizer {
     kind: Option<String>,
 }
 
+/// A value that is there, be it null.
+fn stated<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
 /// The class at the end of a dotted path.
 fn class_of(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
@@ -201,7 +206,7 @@ impl FastConformerConfig {
         let mel = model.mel()?;
         let encoder = model.encoder.read(mel.bins)?;
         let head = model.head(kind)?;
-        let vocab = model.vocab().ok_or(ConfigError::Missing("decoder.vocab_size or labels"))?;
+        let vocab = model.vocab(kind).ok_or(ConfigError::Missing("decoder.vocab_size or labels"))?;
         let prompt = model.prompt(encoder.dim);
         let auxiliary_ctc = kind == Kind::Transducer && model.aux_ctc.is_some();
         let config = Self { mel, encoder, prompt, vocab, head, auxiliary_ctc };
@@ -339,8 +344,8 @@ impl Model {
         Ok(Head::Tdt { predictor, durations })
     }
 
-    fn vocab(&self) -> Option<usize> {
-        let joint = self.joint.as_ref();
+    fn vocab(&self, kind: Kind) -> Option<usize> {
+        let joint = self.joint.as_ref().filter(|_| kind == Kind::Transducer);
         let stated = [self.decoder.vocab_size, self.decoder.num_classes, joint.and_then(|j| j.num_classes)];
         let stated = stated.into_iter().flatten().find(|&n| n > 0).and_then(|n| usize::try_from(n).ok());
         let listed = [

@@ -47,11 +47,8 @@ impl Subsampling {
             let pointwise = (i > 0)
                 .then(|| {
                     let l = conv.sub(3 * i);
-                    let values = l.tensor("weight", &[channels, channels, 1, 1])?;
-                    let linear = Linear::from_values(&l, f.conv, channels, channels, &values);
-                    Ok(match l.optional("bias", &[channels])? {
-                        Some(bias) => linear.with_bias(bias),
-                        None => linear,
+                    Linear::load_with(&l, "weight", channels, channels, f.conv, || {
+                        l.tensor("weight", &[channels, channels, 1, 1])
                     })
                 })
                 .transpose()?;
@@ -60,22 +57,23 @@ impl Subsampling {
             bins = SubsampleSpec { slots: 1, bins, channels, left }.out_bins();
         }
         let out = l.sub("out");
-        let values = out.tensor("weight", &[c.dim, channels * bins])?;
-        let bias = out.optional("bias", &[c.dim])?;
         // The published layout has a row's channels outside its bins; here they are together. The scale
         // of the embedding is folded in.
         let scale = if c.scale_input { (c.dim as f32).sqrt() } else { 1.0 };
-        let mut rows = vec![0f32; values.len()];
-        for (from, to) in values.chunks_exact(channels * bins).zip(rows.chunks_exact_mut(channels * bins)) {
-            for channel in 0..channels {
-                for bin in 0..bins {
-                    to[bin * channels + channel] = scale * from[channel * bins + bin];
+        let width = channels * bins;
+        let mut projection = Linear::load_with(&out, "scaled weight", c.dim, width, f.linear, || {
+            let values = out.tensor("weight", &[c.dim, width])?;
+            let mut rows = vec![0f32; values.len()];
+            for (from, to) in values.chunks_exact(width).zip(rows.chunks_exact_mut(width)) {
+                for channel in 0..channels {
+                    for bin in 0..bins {
+                        to[bin * channels + channel] = scale * from[channel * bins + bin];
+                    }
                 }
             }
-        }
-        let mut projection = Linear::from_values(&out, f.linear, c.dim, channels * bins, &rows);
-        if let Some(mut bias) = bias {
-            bias.iter_mut().for_each(|b| *b *= scale);
+            Ok(rows)
+        })?;
+        if let Some(bias) = projection.bias().map(|b| b.iter().map(|b| b * scale).collect()) {
             projection = projection.with_bias(bias);
         }
         Ok(Self { stages, out: projection, channels, left })

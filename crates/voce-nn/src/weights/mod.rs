@@ -2,14 +2,27 @@
 
 mod random;
 mod safetensors_file;
+mod sharded;
+mod span;
+mod tar_file;
+mod torch_file;
+mod torch_pickle;
+mod zip_index;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use random::RandomWeights;
 pub use safetensors_file::SafetensorsFile;
+pub use sharded::{MAX_SHARDS, ShardedSafetensors};
+pub use span::FileSpan;
+pub use tar_file::{MAX_HEADER_BYTES, MAX_MEMBERS, MAX_RATIO, MAX_UNPACKED, TarFile};
+pub use torch_file::TorchFile;
+pub use torch_pickle::{MAX_OPCODES, MAX_PICKLE};
 
 use voce_runtime::{Format, Matrix, WeightArena};
+
+use crate::PackedCache;
 
 /// What can be wrong with a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +75,24 @@ pub enum WeightError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An archive or a checkpoint in it that cannot be read.
+    #[error("{path}: {reason}")]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A checkpoint that is a program.
+    #[error(
+        "{path}: this checkpoint would run code ({what}): only plain tensors are read; do not trust this file"
+    )]
+    Code {
+        /// The file.
+        path: PathBuf,
+        /// What it would do.
+        what: String,
+    },
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Io {
@@ -95,13 +126,25 @@ pub trait Weights: Send + Sync {
 pub struct Loader {
     source: Arc<dyn Weights>,
     arena: Arc<WeightArena>,
+    cache: Option<Arc<PackedCache>>,
     prefix: String,
 }
 
 impl Loader {
     /// A loader at the root of `source`.
     pub fn new(source: Arc<dyn Weights>) -> Self {
-        Self { source, arena: Arc::new(WeightArena::new()), prefix: String::new() }
+        Self { source, arena: Arc::new(WeightArena::new()), cache: None, prefix: String::new() }
+    }
+
+    /// The same loader with packed weights kept in a cache.
+    pub fn with_cache(mut self, cache: Arc<PackedCache>) -> Self {
+        self.cache = Some(cache);
+        self
+    }
+
+    /// Where the tensors come from.
+    pub fn source(&self) -> Arc<dyn Weights> {
+        self.source.clone()
     }
 
     /// A loader for names that begin with `part.`.
@@ -109,6 +152,7 @@ impl Loader {
         Self {
             source: self.source.clone(),
             arena: self.arena.clone(),
+            cache: self.cache.clone(),
             prefix: self.name(&part.to_string()) + ".",
         }
     }
@@ -151,6 +195,28 @@ impl Loader {
     /// A tensor that may be absent.
     pub fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, WeightError> {
         if self.has(name) { self.tensor(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// Packs the row-major `[n][k]` values that `make` gives, or takes them from the cache, where they are
+    /// known by `name`.
+    pub fn packed(
+        &self,
+        name: &str,
+        format: Format,
+        n: usize,
+        k: usize,
+        make: impl FnOnce() -> Result<Vec<f32>, WeightError>,
+    ) -> Result<Matrix, WeightError> {
+        let Some(cache) = &self.cache else {
+            return Ok(self.pack(format, n, k, &make()?));
+        };
+        let name = self.name(name);
+        if let Some(matrix) = cache.get(&self.arena, &name, format, n, k) {
+            return Ok(matrix);
+        }
+        let matrix = self.pack(format, n, k, &make()?);
+        cache.put(&name, &matrix);
+        Ok(matrix)
     }
 
     /// Packs row-major `[n][k]` values.

@@ -96,9 +96,48 @@ impl SafetensorsFile {
     }
 }
 
+impl SafetensorsFile {
+    /// A weight of 8-bit integers with the scales that lie beside it: one for the tensor, for each row, or for each of
+    /// several equal stretches of a row. `None` where there are none.
+    fn dequantised(&self, name: &str, e: &Entry) -> Result<Option<Tensor>, WeightError> {
+        let Some(scale) = self.get(&format!("{name}_scale"), &[])? else { return Ok(None) };
+        let rows = e.shape.first().copied().unwrap_or(1).max(1);
+        let (count, scales) = (e.bytes, scale.values.len());
+        // A scale for everything is a scale for every row.
+        let fits = scales == 1 || (scales.is_multiple_of(rows) && scales > 0 && count.is_multiple_of(scales));
+        if !fits {
+            let got = scale.shape;
+            let expected = vec![rows, 1];
+            return Err(WeightError::Shape { name: format!("{name}_scale"), expected, got });
+        }
+        let zeros = match self.entries.get(&format!("{name}_zero_point")) {
+            None => None,
+            Some(z) if z.dtype == Dtype::I8 && z.bytes == scales => Some(self.read(z)?),
+            Some(z) => {
+                let dtype = format!("{:?} of shape {:?}", z.dtype, z.shape);
+                return Err(WeightError::Type { name: format!("{name}_zero_point"), dtype });
+            }
+        };
+        let stretch = (count / scales).max(1);
+        let bytes = self.read(e)?;
+        let values = bytes.chunks(stretch).enumerate().flat_map(|(i, stretch)| {
+            let zero = zeros.as_ref().map_or(0.0, |z| f32::from(z[i] as i8));
+            let scale = scale.values[i];
+            stretch.iter().map(move |&q| (f32::from(q as i8) - zero) * scale)
+        });
+        Ok(Some(Tensor { shape: e.shape.clone(), values: values.collect() }))
+    }
+}
+
 impl Weights for SafetensorsFile {
     fn get(&self, name: &str, _: &[usize]) -> Result<Option<Tensor>, WeightError> {
         let Some(e) = self.entries.get(name) else { return Ok(None) };
+        if e.dtype == Dtype::I8
+            && name.ends_with(".weight")
+            && let Some(tensor) = self.dequantised(name, e)?
+        {
+            return Ok(Some(tensor));
+        }
         let bytes = self.read(e)?;
         let values = match e.dtype {
             Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
@@ -161,6 +200,69 @@ mod tests {
             let Err(e) = SafetensorsFile::open(f.path()) else { panic!("cut at {cut} was accepted") };
             assert!(e.to_string().contains("fetch it again"), "{e}");
         }
+    }
+
+    /// A file of tensors given as name, type, shape and bytes.
+    fn made(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
+        let mut header = serde_json::Map::new();
+        let mut data = Vec::new();
+        for (name, dtype, shape, bytes) in tensors {
+            let offsets = [data.len(), data.len() + bytes.len()];
+            data.extend_from_slice(bytes);
+            header.insert(
+                (*name).to_owned(),
+                serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}),
+            );
+        }
+        let header = serde_json::Value::Object(header).to_string();
+        let mut out = (header.len() as u64).to_le_bytes().to_vec();
+        out.extend(header.as_bytes());
+        out.extend(data);
+        out
+    }
+
+    #[test]
+    fn integer_weights_are_read_by_their_scales() {
+        let q: &[u8] = &[1, 2, 0xff, 0x80, 127, 0];
+        let per_row: Vec<u8> = [0.5f32, 2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let one = 0x3f80u16.to_le_bytes();
+        let groups: Vec<u8> = [1f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let f = file(&made(&[
+            ("a.weight", "I8", &[2, 3], q),
+            ("a.weight_scale", "F32", &[2, 1], &per_row),
+            ("b.weight", "I8", &[2, 3], q),
+            ("b.weight_scale", "BF16", &[], &one),
+            ("c.weight", "I8", &[2, 3], q),
+            ("c.weight_scale", "F32", &[2], &per_row),
+            ("c.weight_zero_point", "I8", &[2, 1], &[1, 0xff]),
+            ("d.weight", "I8", &[2, 3], q),
+            ("d.weight_scale", "F32", &[2, 3], &groups),
+        ]));
+        let s = SafetensorsFile::open(f.path()).unwrap();
+        let get = |name: &str| s.get(name, &[]).unwrap().unwrap();
+        assert_eq!(get("a.weight").values, [0.5, 1.0, -0.5, -256.0, 254.0, 0.0]);
+        assert_eq!(get("a.weight").shape, [2, 3]);
+        assert_eq!(get("b.weight").values, [1.0, 2.0, -1.0, -128.0, 127.0, 0.0]);
+        assert_eq!(get("c.weight").values, [0.0, 0.5, -1.0, -254.0, 256.0, 2.0]);
+        assert_eq!(get("d.weight").values, [1.0, 4.0, -3.0, -512.0, 635.0, 0.0]);
+    }
+
+    #[test]
+    fn integer_weights_without_fitting_scales_are_refused() {
+        let f = file(&made(&[
+            ("a.weight", "I8", &[2, 3], &[0; 6]),
+            ("b.weight", "I8", &[2, 3], &[0; 6]),
+            ("b.weight_scale", "F32", &[5], &[0; 20]),
+            ("c.weight", "I8", &[2, 3], &[0; 6]),
+            ("c.weight_scale", "F32", &[0], &[]),
+            ("d.weight", "I8", &[0, 3], &[]),
+            ("d.weight_scale", "F32", &[1], &[0; 4]),
+        ]));
+        let s = SafetensorsFile::open(f.path()).unwrap();
+        assert!(matches!(s.get("a.weight", &[]), Err(WeightError::Type { .. })));
+        assert!(matches!(s.get("b.weight", &[]), Err(WeightError::Shape { .. })));
+        assert!(matches!(s.get("c.weight", &[]), Err(WeightError::Shape { .. })));
+        assert!(s.get("d.weight", &[]).unwrap().unwrap().values.is_empty());
     }
 
     proptest! {

@@ -255,6 +255,8 @@ impl OperandLayout {
             OperandKind::BiasedBytes | OperandKind::SignedBytes => w.kp,
         }
         .next_multiple_of(64);
+        // Rows a multiple of a cache way's size apart would all want the same lines of the cache.
+        let row = if row.is_multiple_of(512) { row + 64 } else { row };
         let groups = if kind == OperandKind::SignedBytes { w.kp / GROUP } else { 0 };
         Self { row, bytes: rows * row, groups }
     }

@@ -11,7 +11,7 @@ use crate::simd::select::RowStats;
 const WORTH_SHARING: usize = 16 * 1024;
 
 /// The most candidates per row.
-pub const MAX_TOP_K: usize = 64;
+pub const MAX_TOP_K: usize = 72;
 
 /// How sure a decision is, from 0 to 1. The entropies are normalised exponentially: 1 where one class has
 /// everything, 0 where all are alike.
@@ -36,7 +36,28 @@ impl Confidence {
         }
     }
 
-    fn of(self, s: &RowStats, classes: usize) -> f32 {
+    /// The confidence in the best of one row of logits.
+    pub fn of(self, logits: &[f32]) -> f32 {
+        let (mut index, mut max) = (0, f32::NEG_INFINITY);
+        for (i, &x) in logits.iter().enumerate() {
+            if x > max {
+                (index, max) = (i, x);
+            }
+        }
+        if !max.is_finite() {
+            return 0.0;
+        }
+        let mut s = RowStats { index, max, sum: 0.0, dot: 0.0, power: 0.0 };
+        for x in logits.iter().filter(|x| !x.is_nan()) {
+            let d = (x - max).max(-87.0);
+            s.sum += d.exp();
+            s.dot += d * d.exp();
+            s.power += (self.alpha() * d).exp();
+        }
+        self.from_sums(&s, logits.len())
+    }
+
+    fn from_sums(self, s: &RowStats, classes: usize) -> f32 {
         let v = classes as f64;
         let sum = s.sum as f64;
         let c = match self {
@@ -107,8 +128,11 @@ impl Exec {
         self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
             // SAFETY: `n` values of a row.
             let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
-            let (log_sum, sure) =
-                if s.max.is_finite() { (s.max + s.sum.ln(), confidence.of(&s, n)) } else { (0.0, 0.0) };
+            let (log_sum, sure) = if s.max.is_finite() {
+                (s.max + s.sum.ln(), confidence.from_sums(&s, n))
+            } else {
+                (0.0, 0.0)
+            };
             out[0] = Choice { index: s.index as u32, logit: s.max, log_sum, confidence: sure };
         });
     }

@@ -1,4 +1,4 @@
-//! Hugging Face `tokenizer.json` files with a Unigram model.
+//! Hugging Face `tokenizer.json` files with a Unigram or a BPE model.
 
 use std::borrow::Cow;
 
@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::added::{AddedTokens, Part};
 use super::decoder::Decoder;
+use super::hf_bpe::HfBpe;
 use super::hf_normalizer::Normalizer;
 use super::hf_split::Splitter;
 use super::trie::Trie;
@@ -16,14 +17,28 @@ use crate::TokenizerError;
 #[derive(Debug)]
 pub(crate) struct Hf {
     pieces: Vec<String>,
-    model: Unigram,
-    byte_ids: Option<Box<[u32; 256]>>,
+    model: Model,
     normalizer: Option<Normalizer>,
     splitter: Option<Splitter>,
     added: AddedTokens,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     pub(crate) decoder: Decoder,
+}
+
+#[derive(Debug)]
+enum Model {
+    Unigram { model: Unigram, byte_ids: Option<Box<[u32; 256]>> },
+    Bpe(HfBpe),
+}
+
+impl Model {
+    fn id(&self, piece: &str) -> Option<u32> {
+        match self {
+            Model::Unigram { model, .. } => model.trie.get(piece.as_bytes()),
+            Model::Bpe(model) => model.id(piece),
+        }
+    }
 }
 
 /// The `type` of a step.
@@ -61,10 +76,6 @@ impl Hf {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TokenizerError> {
         let file: Value = serde_json::from_slice(bytes)?;
         let model = optional(&file, "model").ok_or(TokenizerError::UnknownFormat)?;
-        match type_name(model, "model")? {
-            "Unigram" => {}
-            other => return Err(TokenizerError::unsupported("model", other)),
-        }
         if optional(&file, "truncation").is_some() {
             return Err(TokenizerError::unsupported("setting", "truncation"));
         }
@@ -78,18 +89,33 @@ impl Hf {
         let decoder = Decoder::parse(optional(&file, "decoder"))?;
         let (prefix, suffix) =
             optional(&file, "post_processor").map(template).transpose()?.unwrap_or_default();
-        let (pieces, model, byte_ids) = unigram(model)?;
+        let (pieces, model) = match type_name(model, "model")? {
+            "Unigram" => {
+                let (pieces, model, byte_ids) = unigram(model)?;
+                (pieces, Model::Unigram { model, byte_ids })
+            }
+            "BPE" => {
+                let (pieces, model) = HfBpe::parse(model)?;
+                (pieces, Model::Bpe(model))
+            }
+            other => return Err(TokenizerError::unsupported("model", other)),
+        };
         let added = AddedTokens::parse(
             file.get("added_tokens"),
-            |piece| model.trie.get(piece.as_bytes()),
+            |piece| model.id(piece),
             pieces.len(),
             normalizer.as_ref(),
         )?;
-        Ok(Self { pieces, model, byte_ids, normalizer, splitter, added, prefix, suffix, decoder })
+        Ok(Self { pieces, model, normalizer, splitter, added, prefix, suffix, decoder })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.pieces.len() + self.added.count_from(self.pieces.len())
+    }
+
+    /// Pieces of the model, without tokens added to it.
+    pub(crate) fn model_len(&self) -> usize {
+        self.pieces.len()
     }
 
     pub(crate) fn piece(&self, id: u32) -> Option<&str> {
@@ -97,7 +123,7 @@ impl Hf {
     }
 
     pub(crate) fn id(&self, piece: &str) -> Option<u32> {
-        self.added.id(piece).or_else(|| self.model.trie.get(piece.as_bytes()))
+        self.added.id(piece).or_else(|| self.model.id(piece))
     }
 
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
@@ -127,27 +153,11 @@ impl Hf {
     }
 
     fn segment(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        let spans = self.model.segment(text, scratch);
-        let mut next = 0;
-        while next < spans.len() {
-            let span = spans[next];
-            next += 1;
-            if span.id != self.model.unknown_id {
-                ids.push(span.id);
-                continue;
+        match &self.model {
+            Model::Unigram { model, byte_ids } => {
+                segment_unigram(model, byte_ids.as_deref(), text, scratch, ids);
             }
-            // A run of unknown characters is one token, or its bytes.
-            let mut end = span.end;
-            while next < spans.len() && spans[next].id == self.model.unknown_id {
-                end = spans[next].end;
-                next += 1;
-            }
-            let surface = &text[span.start..end];
-            match (self.model.trie.get(surface.as_bytes()), &self.byte_ids) {
-                (Some(id), _) => ids.push(id),
-                (None, Some(bytes)) => ids.extend(surface.bytes().map(|byte| bytes[usize::from(byte)])),
-                (None, None) => ids.push(self.model.unknown_id),
-            }
+            Model::Bpe(model) => model.encode(text, ids),
         }
     }
 
@@ -162,6 +172,37 @@ impl Hf {
     pub(crate) fn decode(&self, ids: &[u32]) -> String {
         self.decoder
             .decode(ids.iter().filter_map(|&id| self.token_to_decode(id)).map(str::to_owned).collect())
+    }
+}
+
+fn segment_unigram(
+    model: &Unigram,
+    byte_ids: Option<&[u32; 256]>,
+    text: &str,
+    scratch: &mut Scratch,
+    ids: &mut Vec<u32>,
+) {
+    let spans = model.segment(text, scratch);
+    let mut next = 0;
+    while next < spans.len() {
+        let span = spans[next];
+        next += 1;
+        if span.id != model.unknown_id {
+            ids.push(span.id);
+            continue;
+        }
+        // A run of unknown characters is one token, or its bytes.
+        let mut end = span.end;
+        while next < spans.len() && spans[next].id == model.unknown_id {
+            end = spans[next].end;
+            next += 1;
+        }
+        let surface = &text[span.start..end];
+        match (model.trie.get(surface.as_bytes()), byte_ids) {
+            (Some(id), _) => ids.push(id),
+            (None, Some(bytes)) => ids.extend(surface.bytes().map(|byte| bytes[usize::from(byte)])),
+            (None, None) => ids.push(model.unknown_id),
+        }
     }
 }
 

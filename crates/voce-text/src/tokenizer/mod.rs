@@ -1,7 +1,7 @@
 //! Tokenisers: text to ids and back, from the files that models are published with.
 //!
 //! Two backends stand behind [`Tokenizer`]: SentencePiece `.model` files (unigram and BPE), and Hugging Face
-//! `tokenizer.json` files with a Unigram model. Both give the ids that the original libraries give. What a file
+//! `tokenizer.json` files with a Unigram or BPE model. Both give the ids that the original libraries give. What a file
 //! asks for and this module does not know is an error at load, never a silent difference. Loading needs memory in
 //! proportion to the file: no length that a file states is allocated before the bytes are seen.
 
@@ -11,6 +11,7 @@ mod byte_run;
 mod charsmap;
 mod decoder;
 mod hf;
+mod hf_bpe;
 mod hf_normalizer;
 mod hf_split;
 mod proto;
@@ -18,6 +19,7 @@ mod sentencepiece;
 mod sp_normalizer;
 mod trie;
 mod unigram;
+mod vocab_list;
 
 use std::io::Read;
 use std::path::Path;
@@ -57,10 +59,14 @@ impl Tokenizer {
     /// Loads a file, told apart by its content: JSON starts with a brace, everything else is a SentencePiece model.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
         let path = path.as_ref();
-        let bytes = read_limited(path, MAX_FILE_BYTES)?;
+        Self::from_bytes(&read_limited(path, MAX_FILE_BYTES)?)
+    }
+
+    /// Loads the content of a file of either kind.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            Some(b'{') => Self::from_json_bytes(&bytes),
-            Some(_) => Self::from_model_bytes(&bytes),
+            Some(b'{') => Self::from_json_bytes(bytes),
+            Some(_) => Self::from_model_bytes(bytes),
             None => Err(TokenizerError::UnknownFormat),
         }
     }
@@ -73,6 +79,12 @@ impl Tokenizer {
     /// Loads the content of a SentencePiece `.model`.
     pub fn from_model_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         Ok(Self(Arc::new(Backend::SentencePiece(SentencePiece::parse(bytes)?))))
+    }
+
+    /// Loads a list of pieces, one to a line: `tokenizer.vocab`, with scores, or `vocab.txt`, where `##` begins what goes on
+    /// inside a word. Decoding is exact; such a list does not say how text is cut, so encoding is a likely guess.
+    pub fn from_vocab_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        Self::from_json_bytes(vocab_list::as_json(bytes)?.to_string().as_bytes())
     }
 
     /// The ids of `text`.
@@ -113,6 +125,14 @@ impl Tokenizer {
         match &*self.0 {
             Backend::SentencePiece(model) => model.len(),
             Backend::Hf(model) => model.len(),
+        }
+    }
+
+    /// How many ids the model itself has, without tokens that were added to it.
+    pub fn model_size(&self) -> usize {
+        match &*self.0 {
+            Backend::SentencePiece(model) => model.len(),
+            Backend::Hf(model) => model.model_len(),
         }
     }
 

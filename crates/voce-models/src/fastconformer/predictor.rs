@@ -1,0 +1,166 @@
+//! The prediction network of a transducer: embedding, LSTM, and the projection that the joint adds to frames.
+
+use voce_nn::{Embedding, Formats, Linear, Loader, Lstm, LstmScratch, WeightError};
+use voce_runtime::{Buffer, Exec};
+
+use super::PredictorConfig;
+
+/// Embedding, LSTM and `joint.pred`.
+pub struct Predictor {
+    embedding: Embedding,
+    lstm: Lstm,
+    project: Linear,
+    blank: usize,
+    hidden: usize,
+    joint: usize,
+}
+
+/// States of predictors side by side, one per row, with what each has to say to the joint.
+pub struct Lanes {
+    state: Buffer,
+    out: Buffer,
+}
+
+impl Lanes {
+    /// How many states there is room for.
+    pub fn rows(&self) -> usize {
+        self.out.rows()
+    }
+
+    /// The predictors' part of the joint's input.
+    pub fn out(&self) -> &Buffer {
+        &self.out
+    }
+
+    /// Copies a lane to `to`: state, then output.
+    pub fn save(&self, lane: usize, to: &mut Vec<f32>) {
+        to.extend_from_slice(self.state.row(lane));
+        to.extend_from_slice(self.out.row(lane));
+    }
+
+    /// Puts a saved lane back.
+    pub fn restore(&mut self, lane: usize, from: &[f32]) {
+        let (state, out) = from.split_at(self.state.cols());
+        self.state.row_mut(lane).copy_from_slice(state);
+        self.out.row_mut(lane).copy_from_slice(out);
+    }
+
+    /// Makes a lane the state before the first label.
+    pub fn clear(&mut self, lane: usize) {
+        self.state.row_mut(lane).fill(0.0);
+        self.out.row_mut(lane).fill(0.0);
+    }
+}
+
+/// Labels for some lanes: label `labels[r]` takes lane `from[r]` to lane `to[r]`.
+#[derive(Clone, Debug, Default)]
+pub struct Moves {
+    /// Labels; the blank stands for the start.
+    pub labels: Vec<u32>,
+    /// Lanes that are read.
+    pub from: Vec<usize>,
+    /// Lanes that are written; none is another label's `from`.
+    pub to: Vec<usize>,
+}
+
+impl Moves {
+    /// Adds one.
+    pub fn push(&mut self, label: u32, from: usize, to: usize) {
+        self.labels.push(label);
+        self.from.push(from);
+        self.to.push(to);
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.labels.clear();
+        self.from.clear();
+        self.to.clear();
+    }
+}
+
+/// Buffers of a step, grown as rows need them and kept.
+pub struct PredictorScratch {
+    x: Buffer,
+    top: Buffer,
+    projected: Buffer,
+    lstm: LstmScratch,
+}
+
+impl Predictor {
+    /// Loads `decoder.prediction.*` and `joint.pred`.
+    pub fn load(
+        l: &Loader,
+        config: &PredictorConfig,
+        vocab: usize,
+        formats: Formats,
+    ) -> Result<Self, WeightError> {
+        let prediction = l.sub("decoder.prediction");
+        let embed = prediction.sub("embed");
+        // The blank's row is zeros; some files leave it out.
+        let bare = embed.shape("weight").is_some_and(|s| s.first() == Some(&vocab));
+        let rows = if bare { vocab } else { vocab + 1 };
+        let hidden = config.hidden;
+        Ok(Self {
+            embedding: Embedding::load(&embed, rows, hidden, formats.embedding)?,
+            lstm: Lstm::load(&prediction.sub("dec_rnn.lstm"), hidden, hidden, config.layers, formats.linear)?,
+            project: Linear::load(&l.sub("joint.pred"), config.joint, hidden, formats.linear)?,
+            blank: vocab,
+            hidden,
+            joint: config.joint,
+        })
+    }
+
+    /// Room for `rows` states.
+    pub fn lanes(&self, rows: usize) -> Lanes {
+        Lanes { state: Buffer::new(rows, self.lstm.state_width()), out: Buffer::new(rows, self.joint) }
+    }
+
+    /// Values of a saved lane.
+    pub fn lane_width(&self) -> usize {
+        self.lstm.state_width() + self.joint
+    }
+
+    /// Buffers for steps of up to `rows` labels, and more when asked.
+    pub fn scratch(&self, rows: usize) -> PredictorScratch {
+        PredictorScratch {
+            x: Buffer::new(rows, self.hidden),
+            top: Buffer::new(rows, self.hidden),
+            projected: Buffer::new(rows, self.joint),
+            lstm: self.lstm.scratch(rows),
+        }
+    }
+
+    /// Feeds labels.
+    pub fn step(&self, exec: &mut Exec, moves: &Moves, lanes: &mut Lanes, scratch: &mut PredictorScratch) {
+        let rows = moves.labels.len();
+        if rows == 0 {
+            return;
+        }
+        if scratch.x.rows() < rows {
+            *scratch = self.scratch(rows.next_power_of_two());
+        }
+        for (r, &label) in moves.labels.iter().enumerate() {
+            let x = scratch.x.row_mut(r);
+            if label as usize >= self.blank { x.fill(0.0) } else { self.embedding.lookup(label as usize, x) }
+        }
+        self.lstm.step(exec, &scratch.x, &moves.from, &moves.to, &mut lanes.state, &mut scratch.lstm);
+        for (r, &lane) in moves.to.iter().enumerate() {
+            scratch.top.row_mut(r).copy_from_slice(&lanes.state.row(lane)[self.lstm.output()]);
+        }
+        self.project.run(exec, &scratch.top, rows, &mut scratch.projected);
+        for (r, &lane) in moves.to.iter().enumerate() {
+            lanes.out.row_mut(lane).copy_from_slice(scratch.projected.row(r));
+        }
+    }
+
+    /// Bytes that one step reads.
+    pub fn bytes(&self) -> usize {
+        self.lstm.bytes() + self.project.bytes()
+    }
+
+    /// Multiply-adds per label.
+    pub fn macs(&self) -> usize {
+        self.lstm.macs() + self.project.macs()
+    }
+}

@@ -1,0 +1,227 @@
+//! Greedy search of transducers by label looping: every stream looks for its next label with the joint
+//! alone, and then the predictor takes all labels found as one batch.
+
+use voce_runtime::{AddReluOp, Buffer, Choice, Confidence, Exec, Span};
+
+use super::decoder::Transducer;
+use super::fusion::FusionState;
+use super::search::Search;
+use super::state::{Greedy, Kind, SearchState};
+use super::{SearchOptions, Token};
+
+/// Rows of the joint that a few streams fill by looking ahead, on trust that the next frames are blanks.
+const LOOK_ROWS: usize = 16;
+
+/// A stream within a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// Its state.
+    index: usize,
+    /// Its first row of the frames.
+    first: usize,
+    /// Rows it has.
+    rows: usize,
+    /// Where among them it stands.
+    at: usize,
+    /// Labels since it came there.
+    symbols: usize,
+}
+
+/// Scratch that is kept between steps.
+#[derive(Default)]
+pub(super) struct GreedyScratch {
+    runs: Vec<Run>,
+    searching: Vec<usize>,
+    next: Vec<usize>,
+    found: Vec<usize>,
+    looks: Vec<usize>,
+}
+
+/// The label that phrases and language model would rather have, given that it is not a blank.
+pub(super) fn prefer(
+    options: &SearchOptions,
+    fusion: FusionState,
+    labels: &[f32],
+    best: u32,
+    biased: &mut Vec<f32>,
+) -> u32 {
+    if !options.fuses() {
+        return best;
+    }
+    biased.resize(labels.len(), 0.0);
+    options.fusion_scores(fusion, biased);
+    let (mut id, mut top) = (best, f32::NEG_INFINITY);
+    for (k, (bias, logit)) in biased.iter().zip(labels).enumerate() {
+        if bias + logit > top {
+            (id, top) = (k as u32, bias + logit);
+        }
+    }
+    id
+}
+
+/// Whether the repetition guard refuses a label after these.
+pub(super) fn repeats_too_often(options: &SearchOptions, tokens: &[Token], next: u32) -> bool {
+    let before = |i: usize| tokens.len().checked_sub(i + 1).map(|at| tokens[at].id);
+    options.repeat_guard.is_some_and(|g| g.refuses(before, next))
+}
+
+/// The confidence of a label that was taken.
+pub(super) fn sureness(options: &SearchOptions, best: &Choice, id: u32, logits: &[f32]) -> f32 {
+    match options.confidence {
+        Confidence::MaxProb if id == best.index => best.confidence,
+        Confidence::MaxProb => (logits[id as usize] - best.log_sum).exp(),
+        other => other.of(logits),
+    }
+}
+
+/// The largest of a few values; of equals the first.
+pub(super) fn best_of(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, v) in values.iter().enumerate() {
+        if *v > values[best] || values[best].is_nan() {
+            best = i;
+        }
+    }
+    best
+}
+
+impl Search {
+    /// Takes the frames of every stream that searches greedily.
+    pub(super) fn greedy<S: AsMut<SearchState>>(
+        &mut self,
+        exec: &mut Exec,
+        t: &Transducer,
+        frames: &Buffer,
+        spans: &[Span],
+        states: &mut [S],
+    ) {
+        let mut s = std::mem::take(&mut self.greedy);
+        s.runs.clear();
+        self.moves.clear();
+        let mut first = 0;
+        for (index, (state, span)) in states.iter_mut().zip(spans).enumerate() {
+            let state = state.as_mut();
+            if let Kind::Greedy(g) = &state.kind {
+                s.runs.push(Run { index, first, rows: span.rows, at: g.carry, symbols: 0 });
+            }
+            first += span.rows;
+        }
+        self.reserve_lanes(t, s.runs.len());
+        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        for (lane, run) in s.runs.iter().enumerate() {
+            let Kind::Greedy(g) = &states[run.index].as_mut().kind else { continue };
+            if g.lane.is_empty() {
+                lanes.clear(lane);
+                self.moves.push(self.blank, lane, lane);
+            } else {
+                lanes.restore(lane, &g.lane);
+            }
+        }
+        self.predict(exec, t);
+        s.searching.clear();
+        s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].at < s.runs[i].rows));
+        while !s.searching.is_empty() {
+            s.found.clear();
+            while !s.searching.is_empty() {
+                self.look(exec, t, frames, &mut s);
+                self.judge(t, states, &mut s);
+                std::mem::swap(&mut s.searching, &mut s.next);
+            }
+            self.predict(exec, t);
+            s.searching.extend(s.found.iter().copied().filter(|&i| s.runs[i].at < s.runs[i].rows));
+        }
+        let lanes = self.lanes.as_ref().expect("a transducer has lanes");
+        for (lane, run) in s.runs.iter().enumerate() {
+            let state = states[run.index].as_mut();
+            state.frames += run.rows;
+            if let Kind::Greedy(g) = &mut state.kind {
+                g.carry = run.at - run.rows;
+                g.lane.clear();
+                lanes.save(lane, &mut g.lane);
+            }
+        }
+        self.greedy = s;
+    }
+
+    /// Runs the joint for the next frames of every searching stream.
+    fn look(&mut self, exec: &mut Exec, t: &Transducer, frames: &Buffer, s: &mut GreedyScratch) {
+        // A blank of a TDT model says itself how far to go: there is no looking ahead.
+        let depth = if t.durations.is_empty() { (LOOK_ROWS / s.searching.len()).max(1) } else { 1 };
+        self.pairs.clear();
+        s.looks.clear();
+        for &i in &s.searching {
+            let run = s.runs[i];
+            let looks = depth.min(run.rows - run.at);
+            for j in 0..looks {
+                self.pairs.push(run.first + run.at + j, i);
+            }
+            s.looks.push(looks);
+        }
+        let rows = self.pairs.frames.len();
+        let lanes = self.lanes.as_ref().expect("a transducer has lanes");
+        let joint = self.joint.as_mut().expect("a transducer has a joint");
+        let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
+        t.joint.run(exec, &AddReluOp { a: frames, a_rows, b: lanes.out(), b_rows }, joint);
+        self.choices.resize(rows.max(self.choices.len()), Choice::default());
+        exec.choose(&joint.logits, rows, 0..self.blank as usize + 1, Confidence::MaxProb, &mut self.choices);
+    }
+
+    /// Goes over what the joint said: blanks move on, the first label is taken.
+    fn judge<S: AsMut<SearchState>>(&mut self, t: &Transducer, states: &mut [S], s: &mut GreedyScratch) {
+        s.next.clear();
+        let logits = &self.joint.as_ref().expect("a transducer has a joint").logits;
+        let labels = self.blank as usize;
+        let mut row = 0;
+        for (&i, &looks) in s.searching.iter().zip(&s.looks) {
+            let run = &mut s.runs[i];
+            let state = states[run.index].as_mut();
+            let SearchState { options, frames, stable, kind, .. } = state;
+            let Kind::Greedy(g) = kind else { continue };
+            let mut label = None;
+            for r in row..row + looks {
+                let c = self.choices[r];
+                let z = logits.row(r);
+                let duration = t.durations.get(best_of(&z[labels + 1..])).copied();
+                let id = if c.index == self.blank || c.logit == f32::NEG_INFINITY {
+                    self.blank
+                } else {
+                    prefer(options, g.fusion, &z[..labels], c.index, &mut self.biased)
+                };
+                if id == self.blank || repeats_too_often(options, stable, id) {
+                    run.at += duration.unwrap_or(1).max(1);
+                    run.symbols = 0;
+                    continue;
+                }
+                let log_prob = z[id as usize] - c.log_sum;
+                let confidence = sureness(options, &c, id, &z[..=labels]);
+                let frame = *frames + run.at;
+                label = Some(Token { id, frame, duration: duration.unwrap_or(1), log_prob, confidence });
+                run.at += duration.unwrap_or(0);
+                run.symbols = if duration.unwrap_or(0) > 0 { 0 } else { run.symbols + 1 };
+                if run.symbols >= options.max_symbols.unwrap_or(t.max_symbols) {
+                    run.at += 1;
+                    run.symbols = 0;
+                }
+                break;
+            }
+            row += looks;
+            match label {
+                Some(token) => {
+                    stable.push(token);
+                    g.accept(options, &token);
+                    self.moves.push(token.id, i, i);
+                    s.found.push(i);
+                }
+                None if run.at < run.rows => s.next.push(i),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Greedy {
+    fn accept(&mut self, options: &SearchOptions, token: &Token) {
+        self.score += f64::from(token.log_prob);
+        self.fusion = options.fusion_step(self.fusion, token.id).0;
+    }
+}

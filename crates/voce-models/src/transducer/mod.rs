@@ -1,0 +1,58 @@
+//! Search for the labels of a recogniser's frames: transducers (RNN-T, TDT) and CTC, greedy and by beams, for
+//! many streams at once.
+//!
+//! A [`Decoder`] is the weights, a [`SearchState`] what a stream knows (a value that the session owns), a
+//! [`Search`] the scratch that steps many streams together: their predictors and joints run as batches. What
+//! a stream gives never depends on which others run beside it, nor on how its frames are cut into steps.
+
+mod arpa;
+mod boost;
+mod ctc_beam;
+mod ctc_greedy;
+mod decoder;
+mod fusion;
+mod greedy;
+mod hypothesis;
+mod malsd;
+mod modified_beam;
+mod ngram;
+mod options;
+mod search;
+mod snapshot;
+mod state;
+
+pub use arpa::ArpaError;
+pub use boost::{Boost, BoostError, BoostRule, Completion, MAX_BOOST_TOKENS};
+pub use decoder::Decoder;
+pub use ngram::Ngram;
+pub use options::{BlankScore, MAX_BEAM, Method, Pruning, RepeatGuard, SearchError, SearchOptions};
+pub use search::Search;
+pub use snapshot::SearchSnapshotError;
+pub use state::SearchState;
+pub use voce_runtime::Confidence;
+
+/// A label that was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Token {
+    /// The label.
+    pub id: u32,
+    /// The encoder frame it was found at, counted from the stream's start.
+    pub frame: usize,
+    /// Frames it lasts: the model's word for TDT, one otherwise.
+    pub duration: usize,
+    /// Logarithm of its probability, without the help of phrases or a language model.
+    pub log_prob: f32,
+    /// How sure the model was, 0 to 1.
+    pub confidence: f32,
+}
+
+/// One reading of an utterance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hypothesis {
+    /// Its labels.
+    pub tokens: Vec<Token>,
+    /// Logarithm of its probability, with what phrases and language model added.
+    pub score: f64,
+    /// The score per label (and the end), by which a transducer's readings are ranked; CTC's are by score.
+    pub normalized: f64,
+}

@@ -1,0 +1,448 @@
+//! The small part of Python's pickle that a torch state dict needs; everything else is refused.
+//!
+//! A pickle is a program. This runs the opcodes that build dicts, tuples and numbers, knows a dozen names by heart,
+//! and calls nothing: a name or an opcode outside the list ends the reading. Objects lie in flat tables, so no
+//! nesting, however deep, costs stack.
+
+use std::collections::HashMap;
+
+/// Most bytes of a pickle: a state dict takes some hundred bytes a tensor.
+pub const MAX_PICKLE: u64 = 32 << 20;
+/// Most opcodes of a pickle.
+pub const MAX_OPCODES: usize = 4 << 20;
+
+/// Why a pickle was not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PickleError {
+    /// It names something that is not on the list.
+    Code(String),
+    /// It is cut short or contradicts itself.
+    Broken(&'static str),
+}
+
+/// Element types of storages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    F32,
+    F16,
+    Bf16,
+    F64,
+    /// Integers of so many bytes; no weights, but steps and counters lie beside them.
+    Integer(usize),
+}
+
+impl Element {
+    /// Bytes of an element.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::F16 | Element::Bf16 => 2,
+            Element::F64 => 8,
+            Element::Integer(bytes) => bytes,
+        }
+    }
+}
+
+/// A tensor as the pickle describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PickledTensor {
+    pub(super) key: String,
+    pub(super) element: Element,
+    /// Elements in the storage.
+    pub(super) stored: usize,
+    pub(super) offset: usize,
+    pub(super) shape: Vec<usize>,
+    pub(super) strides: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    OrderedDict,
+    RebuildTensor,
+    RebuildParameter,
+    BytesIo,
+    Storage(Element),
+}
+
+fn name(module: &str, name: &str) -> Result<Name, PickleError> {
+    Ok(match (module, name) {
+        ("collections", "OrderedDict") => Name::OrderedDict,
+        ("torch._utils", "_rebuild_tensor_v2") => Name::RebuildTensor,
+        ("torch._utils", "_rebuild_parameter") => Name::RebuildParameter,
+        // Extra state of some layers; its bytes are not looked at.
+        ("_io", "BytesIO") => Name::BytesIo,
+        ("torch", "FloatStorage") => Name::Storage(Element::F32),
+        ("torch", "HalfStorage") => Name::Storage(Element::F16),
+        ("torch", "BFloat16Storage") => Name::Storage(Element::Bf16),
+        ("torch", "DoubleStorage") => Name::Storage(Element::F64),
+        ("torch", "LongStorage") => Name::Storage(Element::Integer(8)),
+        ("torch", "IntStorage") => Name::Storage(Element::Integer(4)),
+        ("torch", "ShortStorage") => Name::Storage(Element::Integer(2)),
+        ("torch", "CharStorage" | "ByteStorage" | "BoolStorage") => Name::Storage(Element::Integer(1)),
+        _ => {
+            let shown: String = format!("{module}.{name}").chars().take(120).collect();
+            return Err(PickleError::Code(format!("it names '{}'", shown.escape_debug())));
+        }
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Value {
+    Mark,
+    None,
+    Bool,
+    Int(i64),
+    /// Floats, bytes, objects of no interest.
+    Other,
+    Text(usize),
+    Tuple(usize),
+    List,
+    Dict(usize),
+    Name(Name),
+    Storage(usize),
+    Tensor(usize),
+}
+
+struct StorageRef {
+    key: usize,
+    element: Element,
+    stored: usize,
+}
+
+#[derive(Default)]
+struct Machine {
+    stack: Vec<Value>,
+    marks: usize,
+    memo: HashMap<u32, Value>,
+    texts: Vec<String>,
+    tuples: Vec<Vec<Value>>,
+    dicts: Vec<Vec<(Value, Value)>>,
+    storages: Vec<StorageRef>,
+    tensors: Vec<PickledTensor>,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], PickleError> {
+        let (head, rest) = self.0.split_at_checked(n).ok_or(PickleError::Broken("it is cut short"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn number(&mut self, bytes: usize) -> Result<u64, PickleError> {
+        Ok(self.take(bytes)?.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
+    }
+
+    fn line(&mut self) -> Result<&'a str, PickleError> {
+        let end = self.0.iter().position(|&b| b == b'\n').ok_or(PickleError::Broken("it is cut short"))?;
+        let line = self.take(end + 1)?;
+        std::str::from_utf8(&line[..end]).map_err(|_| PickleError::Broken("a name is not text"))
+    }
+}
+
+/// Reads a state dict: the tensors by name, in their order. Entries that are no tensors are left out.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, PickledTensor)>, PickleError> {
+    let mut machine = Machine::default();
+    let mut reader = Reader(bytes);
+    for _ in 0..MAX_OPCODES {
+        if machine.step(&mut reader)? {
+            return machine.state_dict();
+        }
+    }
+    Err(PickleError::Broken("it has too many opcodes"))
+}
+
+impl Machine {
+    fn pop(&mut self) -> Result<Value, PickleError> {
+        match self.stack.pop() {
+            None | Some(Value::Mark) => Err(PickleError::Broken("its stack runs empty")),
+            Some(value) => Ok(value),
+        }
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Value>, PickleError> {
+        let at = self.stack.iter().rposition(|v| *v == Value::Mark);
+        let at = at.filter(|_| self.marks > 0).ok_or(PickleError::Broken("a mark is missing"))?;
+        let values = self.stack.split_off(at + 1);
+        self.stack.pop();
+        self.marks -= 1;
+        Ok(values)
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<(), PickleError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| PickleError::Broken("a string is not UTF-8"))?;
+        self.texts.push(text.to_owned());
+        self.stack.push(Value::Text(self.texts.len() - 1));
+        Ok(())
+    }
+
+    fn tuple(&mut self, values: Vec<Value>) {
+        self.tuples.push(values);
+        self.stack.push(Value::Tuple(self.tuples.len() - 1));
+    }
+
+    fn tuple_of(&mut self, n: usize) -> Result<(), PickleError> {
+        let mut values = Vec::with_capacity(n);
+        for _ in 0..n {
+            values.push(self.pop()?);
+        }
+        values.reverse();
+        self.tuple(values);
+        Ok(())
+    }
+
+    fn empty_dict(&mut self) {
+        self.dicts.push(Vec::new());
+        self.stack.push(Value::Dict(self.dicts.len() - 1));
+    }
+
+    fn memoize(&mut self, key: u32) -> Result<(), PickleError> {
+        let value = self.pop()?;
+        self.stack.push(value);
+        self.memo.insert(key, value);
+        Ok(())
+    }
+
+    fn recall(&mut self, key: u32) -> Result<(), PickleError> {
+        let value = self.memo.get(&key).ok_or(PickleError::Broken("it recalls what it never stored"))?;
+        self.stack.push(*value);
+        Ok(())
+    }
+
+    fn set(&mut self, pairs: &[Value]) -> Result<(), PickleError> {
+        let Some(Value::Dict(dict)) = self.stack.last() else {
+            return Err(PickleError::Broken("items are set on what is no dict"));
+        };
+        if !pairs.len().is_multiple_of(2) {
+            return Err(PickleError::Broken("a key has no value"));
+        }
+        self.dicts[*dict].extend(pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+        Ok(())
+    }
+
+    /// One opcode; true at the end.
+    fn step(&mut self, reader: &mut Reader<'_>) -> Result<bool, PickleError> {
+        let opcode = reader.take(1)?[0];
+        match opcode {
+            0x80 => {
+                if reader.number(1)? > 5 {
+                    return Err(PickleError::Broken("it has an unknown protocol"));
+                }
+            }
+            0x95 => {
+                reader.take(8)?;
+            }
+            b'.' => return Ok(true),
+            b'(' => {
+                self.stack.push(Value::Mark);
+                self.marks += 1;
+            }
+            b'0' => {
+                self.pop()?;
+            }
+            b'1' => {
+                self.pop_to_mark()?;
+            }
+            b'N' => self.stack.push(Value::None),
+            0x88 | 0x89 => self.stack.push(Value::Bool),
+            b'K' => {
+                let n = reader.number(1)?;
+                self.stack.push(Value::Int(n as i64));
+            }
+            b'M' => {
+                let n = reader.number(2)?;
+                self.stack.push(Value::Int(n as i64));
+            }
+            b'J' => {
+                let n = reader.number(4)?;
+                self.stack.push(Value::Int(i64::from(n as u32 as i32)));
+            }
+            0x8a => {
+                let len = reader.number(1)? as usize;
+                if len > 8 {
+                    return Err(PickleError::Broken("a number is too large"));
+                }
+                let n = reader.number(len)?;
+                // Sign-extends from the bytes that are there.
+                let unused = 64 - 8 * len as u32;
+                self.stack.push(Value::Int(if len == 0 { 0 } else { (n << unused) as i64 >> unused }));
+            }
+            b'G' => {
+                reader.take(8)?;
+                self.stack.push(Value::Other);
+            }
+            b'X' | 0x8c | 0x8d | b'U' | b'T' => {
+                let len = reader.number(match opcode {
+                    0x8c | b'U' => 1,
+                    0x8d => 8,
+                    _ => 4,
+                })?;
+                let bytes = reader.take(usize::try_from(len).unwrap_or(usize::MAX))?;
+                self.text(bytes)?;
+            }
+            b'B' | b'C' | 0x8e => {
+                let len = reader.number(match opcode {
+                    b'C' => 1,
+                    b'B' => 4,
+                    _ => 8,
+                })?;
+                reader.take(usize::try_from(len).unwrap_or(usize::MAX))?;
+                self.stack.push(Value::Other);
+            }
+            b')' => self.tuple(Vec::new()),
+            b't' => {
+                let values = self.pop_to_mark()?;
+                self.tuple(values);
+            }
+            0x85..=0x87 => self.tuple_of(usize::from(opcode - 0x84))?,
+            b']' => self.stack.push(Value::List),
+            b'a' => {
+                self.pop()?;
+            }
+            b'e' => {
+                self.pop_to_mark()?;
+            }
+            b'}' => self.empty_dict(),
+            b's' => {
+                let value = self.pop()?;
+                let key = self.pop()?;
+                self.set(&[key, value])?;
+            }
+            b'u' => {
+                let pairs = self.pop_to_mark()?;
+                self.set(&pairs)?;
+            }
+            b'q' => {
+                let key = reader.number(1)? as u32;
+                self.memoize(key)?;
+            }
+            b'r' => {
+                let key = reader.number(4)? as u32;
+                self.memoize(key)?;
+            }
+            0x94 => self.memoize(self.memo.len() as u32)?,
+            b'h' => {
+                let key = reader.number(1)? as u32;
+                self.recall(key)?;
+            }
+            b'j' => {
+                let key = reader.number(4)? as u32;
+                self.recall(key)?;
+            }
+            b'c' => {
+                let module = reader.line()?;
+                let named = name(module, reader.line()?)?;
+                self.stack.push(Value::Name(named));
+            }
+            0x93 => {
+                let (Value::Text(attribute), Value::Text(module)) = (self.pop()?, self.pop()?) else {
+                    return Err(PickleError::Broken("a name is not text"));
+                };
+                let named = name(&self.texts[module], &self.texts[attribute])?;
+                self.stack.push(Value::Name(named));
+            }
+            b'Q' => self.persistent()?,
+            b'R' => self.reduce()?,
+            b'b' => {
+                // The attributes of a state dict (its version numbers) are of no interest.
+                self.pop()?;
+                if !matches!(self.stack.last(), Some(Value::Dict(_) | Value::Other)) {
+                    return Err(PickleError::Code("it sets the state of an object".into()));
+                }
+            }
+            other => return Err(PickleError::Code(format!("it has the opcode 0x{other:02x}"))),
+        }
+        Ok(false)
+    }
+
+    /// `('storage', type, key, place, elements)`.
+    fn persistent(&mut self) -> Result<(), PickleError> {
+        let broken = PickleError::Broken("a storage is not described as torch does");
+        let Value::Tuple(id) = self.pop()? else { return Err(broken) };
+        let &[
+            Value::Text(kind),
+            Value::Name(Name::Storage(element)),
+            Value::Text(key),
+            Value::Text(_),
+            Value::Int(stored),
+        ] = &self.tuples[id][..]
+        else {
+            return Err(broken);
+        };
+        let Some(stored) = usize::try_from(stored).ok().filter(|_| self.texts[kind] == "storage") else {
+            return Err(broken);
+        };
+        self.storages.push(StorageRef { key, element, stored });
+        self.stack.push(Value::Storage(self.storages.len() - 1));
+        Ok(())
+    }
+
+    fn reduce(&mut self) -> Result<(), PickleError> {
+        let Value::Tuple(arguments) = self.pop()? else {
+            return Err(PickleError::Broken("arguments are no tuple"));
+        };
+        match self.pop()? {
+            // Made from nothing, or from pairs that would have been set: those are not read.
+            Value::Name(Name::OrderedDict) if self.tuples[arguments].is_empty() => self.empty_dict(),
+            Value::Name(Name::OrderedDict) | Value::Name(Name::BytesIo) => self.stack.push(Value::Other),
+            Value::Name(Name::RebuildParameter) => match self.tuples[arguments].first() {
+                Some(&tensor @ Value::Tensor(_)) => self.stack.push(tensor),
+                _ => return Err(PickleError::Broken("a parameter is no tensor")),
+            },
+            Value::Name(Name::RebuildTensor) => self.tensor(arguments)?,
+            _ => return Err(PickleError::Code("it calls what it made itself".into())),
+        }
+        Ok(())
+    }
+
+    fn sizes(&self, value: Value) -> Result<Vec<usize>, PickleError> {
+        let Value::Tuple(tuple) = value else { return Err(PickleError::Broken("a shape is no tuple")) };
+        let size = |value: &Value| match value {
+            Value::Int(n) => usize::try_from(*n).map_err(|_| PickleError::Broken("a size is negative")),
+            _ => Err(PickleError::Broken("a size is no number")),
+        };
+        self.tuples[tuple].iter().map(size).collect()
+    }
+
+    /// `(storage, offset, shape, strides, requires_grad, hooks[, metadata])`.
+    fn tensor(&mut self, arguments: usize) -> Result<(), PickleError> {
+        let (storage, offset, shape, strides) = match self.tuples[arguments][..] {
+            [Value::Storage(storage), Value::Int(offset), shape, strides, _, _]
+            | [Value::Storage(storage), Value::Int(offset), shape, strides, _, _, _] => {
+                (storage, offset, shape, strides)
+            }
+            _ => return Err(PickleError::Broken("a tensor is not described as torch does")),
+        };
+        let offset = usize::try_from(offset).map_err(|_| PickleError::Broken("an offset is negative"))?;
+        let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
+        if shape.len() != strides.len() || shape.len() > 8 {
+            return Err(PickleError::Broken("shape and strides do not fit"));
+        }
+        let StorageRef { key, element, stored } = self.storages[storage];
+        let key = self.texts[key].clone();
+        self.tensors.push(PickledTensor { key, element, stored, offset, shape, strides });
+        self.stack.push(Value::Tensor(self.tensors.len() - 1));
+        Ok(())
+    }
+
+    /// The dict on top of the stack, or the one it holds under `state_dict`.
+    fn state_dict(mut self) -> Result<Vec<(String, PickledTensor)>, PickleError> {
+        let Value::Dict(top) = self.pop()? else {
+            return Err(PickleError::Broken("it holds no state dict"));
+        };
+        let is_state = |key: &Value| matches!(key, Value::Text(t) if self.texts[*t] == "state_dict");
+        let inner = self.dicts[top].iter().find_map(|(key, value)| match value {
+            Value::Dict(dict) if is_state(key) => Some(*dict),
+            _ => None,
+        });
+        let entries = &self.dicts[inner.unwrap_or(top)];
+        let named = entries.iter().filter_map(|(key, value)| match (key, value) {
+            (Value::Text(name), Value::Tensor(tensor)) => {
+                Some((self.texts[*name].clone(), self.tensors[*tensor].clone()))
+            }
+            _ => None,
+        });
+        Ok(named.collect())
+    }
+}
