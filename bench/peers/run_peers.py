@@ -58,6 +58,11 @@ def engines(a) -> dict[str, list[str]]:
         script = [a.ptts_python, str(HERE / "ptts_xn.py"), "--model", a.ptts_model or a.model, *common]
         for threads in a.voce_threads:
             out[f"ptts q8_0 t{threads}"] = [*script, "--threads", str(threads)]
+    if a.cpp_binary:
+        script = [a.cpp_python, str(HERE / "cpp_port.py"), "--binary", a.cpp_binary, "--models", a.cpp_models]
+        script += ["--voice", str(Path(a.model) / "prompt.wav"), *common]
+        for threads in a.voce_threads:
+            out[f"C++ int8 t{threads}"] = [*script, "--threads", str(threads)]
     return out
 
 
@@ -116,9 +121,12 @@ def main():
     ap.add_argument("--ptts-model", help="the english_2026-01 folder, the only layout ptts reads")
     ap.add_argument("--voce", help="path of the voce binary")
     ap.add_argument("--voce-args", default="", help="more arguments, such as '--precision int8'")
-    ap.add_argument("--voce-threads", type=int, nargs="+", default=[1, 2], help="thread counts for voce and ptts")
+    ap.add_argument("--voce-threads", type=int, nargs="+", default=[1, 2], help="thread counts for voce, ptts and the C++ port")
     ap.add_argument("--pocket-python", help="a python with requirements-pocket-tts.txt installed")
     ap.add_argument("--ptts-python", help="a python with requirements-ptts.txt installed")
+    ap.add_argument("--cpp-binary", help="the PocketTTS.cpp program (cpp_port.md says how to build it)")
+    ap.add_argument("--cpp-models", help="the folder of its exported models")
+    ap.add_argument("--cpp-python", default="python3", help="a python with sentencepiece installed")
     ap.add_argument("--tokens", type=int, default=24)
     ap.add_argument("--frames", type=int, default=125)
     ap.add_argument("--repeats", type=int, default=3, help="timed runs inside one process")
@@ -127,9 +135,11 @@ def main():
     ap.add_argument("--what", help="default: pocket-<model folder>")
     ap.add_argument("--runs", type=Path, default=HERE.parent / "runs")
     a = ap.parse_args()
+    if a.cpp_binary and not a.cpp_models:
+        ap.error("--cpp-binary needs --cpp-models")
     a.model = str(Path(a.model).resolve())
     commands, host = engines(a), machine()
-    missing = {"voce": a.voce, "pocket-tts": a.pocket_python, "ptts": a.ptts_python}
+    missing = {"voce": a.voce, "pocket-tts": a.pocket_python, "ptts": a.ptts_python, "C++": a.cpp_binary}
     results: dict[str, list[dict]] = {k: [{"skipped": "no path given"}] for k, v in missing.items() if not v}
     results |= {name: [] for name in commands}
     for number in range(a.rounds):

@@ -12,6 +12,7 @@ pub mod mel;
 pub mod output;
 pub mod resample;
 mod scipy_resample;
+pub mod stretch;
 pub mod voice_prompt;
 pub mod wav;
 

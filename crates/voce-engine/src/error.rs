@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use voce_audio::AudioError;
+use voce_models::fastconformer;
 use voce_models::pocket::{ConfigError, VoiceError};
 use voce_nn::WeightError;
 use voce_runtime::RuntimeError;
 use voce_text::{TextError, TokenizerError};
 
-use crate::store::StoreError;
+use crate::store::{Family, StoreError};
 
 /// Errors of the engine; each has a short code for scripts and metrics.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,29 @@ pub enum EngineError {
         "{0}: no Pocket TTS configuration (a .yaml file) here: give a folder with config.yaml, model.safetensors and a tokenizer"
     )]
     NoConfig(PathBuf),
+    /// A recogniser's configuration cannot be read or run.
+    #[error("{path}: {source}")]
+    Recogniser {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        source: fastconformer::ConfigError,
+    },
+    /// No recogniser was found.
+    #[error(
+        "{0}: no recogniser here: give a .nemo file, or a folder with config.json, model.safetensors and tokenizer.json"
+    )]
+    NoRecogniser(PathBuf),
+    /// A model that does something else than hear.
+    #[error(
+        "{id} is a {family} model and cannot be used to hear: give a Parakeet, Nemotron or FastConformer model"
+    )]
+    NotARecogniser {
+        /// The model.
+        id: String,
+        /// What it is.
+        family: Family,
+    },
     /// A file cannot be read.
     #[error("{path}: {source}")]
     Io {
@@ -107,15 +131,58 @@ pub enum EngineError {
         rule: &'static str,
     },
     /// Too many requests wait.
-    #[error("the speaker is busy: {0} requests are waiting, try again later")]
+    #[error("all is busy: {0} requests are waiting or under way, try again later")]
     Busy(usize),
     /// The model thread is gone.
-    #[error("the speaker has stopped: {0}")]
+    #[error("the model has stopped: {0}")]
     Stopped(String),
+    /// The model cannot step in chunks of this length.
+    #[error("{}", chunk_text(*.asked, .has))]
+    Chunk {
+        /// Milliseconds asked for.
+        asked: u32,
+        /// Those it can do; none if it takes whole utterances.
+        has: Vec<u32>,
+    },
+    /// The model does not take this language.
+    #[error("{}", language_text(.asked, .has))]
+    Language {
+        /// As asked for.
+        asked: String,
+        /// Those it takes; none where it takes no language at all.
+        has: Vec<String>,
+    },
+    /// Phrases or a language model cannot be used.
+    #[error("{0}")]
+    Search(String),
+    /// The sender of a stream was dropped before it was finished.
+    #[error("the audio broke off: the stream was not finished")]
+    Abandoned,
+    /// A stream's saved state cannot be used.
+    #[error("the stream cannot go on from this snapshot: {0}")]
+    Snapshot(String),
 }
 
 fn list(names: &[String]) -> String {
     if names.is_empty() { "none here".into() } else { names.join(", ") }
+}
+
+fn chunk_text(asked: u32, has: &[u32]) -> String {
+    if has.is_empty() {
+        return format!(
+            "chunks of {asked} ms: this model hears whole utterances only; for streaming use a cache-aware model \
+             such as nemotron-speech-streaming-en-0.6b or stt_en_fastconformer_hybrid_large_streaming_multi"
+        );
+    }
+    let has: Vec<String> = has.iter().map(u32::to_string).collect();
+    format!("chunks of {asked} ms: this model has {} ms", has.join(", "))
+}
+
+fn language_text(asked: &str, has: &[String]) -> String {
+    if has.is_empty() {
+        return format!("language '{asked}': this model takes none, leave it out");
+    }
+    format!("language '{asked}': this model knows {}", has.join(", "))
 }
 
 impl EngineError {
@@ -124,6 +191,9 @@ impl EngineError {
         match self {
             EngineError::Store(e) => e.code(),
             EngineError::Config { .. } | EngineError::NoConfig(_) => "bad_config",
+            EngineError::Recogniser { .. }
+            | EngineError::NoRecogniser(_)
+            | EngineError::NotARecogniser { .. } => "bad_config",
             EngineError::MissingFile { .. } => "missing_file",
             EngineError::Io { .. } => "io",
             EngineError::Weights(_) => "bad_weights",
@@ -136,6 +206,10 @@ impl EngineError {
             EngineError::BadRequest { .. } => "bad_request",
             EngineError::Busy(_) => "busy",
             EngineError::Stopped(_) => "stopped",
+            EngineError::Chunk { .. } | EngineError::Language { .. } => "bad_request",
+            EngineError::Search(_) => "bad_request",
+            EngineError::Abandoned => "abandoned",
+            EngineError::Snapshot(_) => "bad_snapshot",
         }
     }
 }

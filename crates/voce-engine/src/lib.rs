@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod listener;
+mod packed;
 pub mod speaker;
 pub mod store;
+mod wake;
 
 pub use error::EngineError;
 pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};

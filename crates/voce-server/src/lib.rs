@@ -1,2 +1,21 @@
 //! HTTP and WebSocket protocols in front of the Voce engine.
+//!
+//! One port speaks OpenAI, Realtime, moshi, Deepgram and the older RNN-T routes, another one Wyoming. Each protocol is a thin
+//! translation over [`ears::ListenEvent`] (what a recogniser says) and samples (what a voice gives).
 #![forbid(unsafe_code)]
+
+pub mod ears;
+pub mod mouth;
+
+mod core;
+mod deepgram;
+mod moshi;
+mod openai;
+mod rnnt_v2;
+mod wyoming;
+
+pub use crate::core::error::ServerError;
+pub use crate::core::limits::{self, Limits};
+pub use crate::core::routes::{RouteInfo, route_table};
+pub use crate::core::server::{ServeError, Server, ServerOptions};
+pub use crate::core::state::Models;

@@ -10,6 +10,7 @@ use voce_nn::Precision;
 use crate::bench::args::BenchCommand;
 use crate::embedded;
 use crate::failure::Failure;
+use crate::hear::args::HearArgs;
 
 /// Real-time speech on this machine.
 #[derive(Debug, Parser)]
@@ -22,6 +23,7 @@ use crate::failure::Failure;
 Examples:
   voce pull pocket                                    fetch a model, once
   voce say \"Hello there.\" -o hello.wav                speak into a file
+  voce hear talk.mp3                                  write down what is said
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
@@ -56,6 +58,8 @@ pub(crate) struct Talk {
 pub(crate) enum Command {
     /// Speak text: to a file, a pipe or the sound card
     Say(SayArgs),
+    /// Hear audio: files, a pipe or a microphone, as text
+    Hear(HearArgs),
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),

@@ -84,9 +84,12 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Store(inner) => inner.into(),
-            EngineError::Text(_) | EngineError::UnknownVoice { .. } | EngineError::BadRequest { .. } => {
-                Failure::Usage(error.to_string())
-            }
+            EngineError::Text(_)
+            | EngineError::UnknownVoice { .. }
+            | EngineError::BadRequest { .. }
+            | EngineError::Chunk { .. }
+            | EngineError::Language { .. }
+            | EngineError::Search(_) => Failure::Usage(error.to_string()),
             other => Failure::Failed(other.to_string()),
         }
     }

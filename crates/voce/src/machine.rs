@@ -44,6 +44,19 @@ pub(crate) fn reset_peak_rss() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
+/// Processor time of this process so far, all threads together, where the system tells it.
+pub(crate) fn cpu_time() -> Option<Duration> {
+    #[cfg(unix)]
+    {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Some(Duration::new(u64::try_from(t.tv_sec).ok()?, u32::try_from(t.tv_nsec).ok()?))
+    }
+    #[cfg(not(unix))]
+    {
+        None
+    }
+}
+
 /// All memory, and what is free for use.
 pub(crate) fn memory() -> Option<(u64, u64)> {
     Some((proc_bytes("/proc/meminfo", "MemTotal")?, proc_bytes("/proc/meminfo", "MemAvailable")?))

@@ -7,6 +7,7 @@ mod console;
 mod doctor;
 mod embedded;
 mod failure;
+mod hear;
 mod interrupt;
 mod machine;
 mod manual;
@@ -83,6 +84,7 @@ fn run(cli: Cli) -> Outcome {
     let console = Console { quiet: cli.talk.quiet, json: cli.talk.json };
     match cli.command {
         Command::Say(args) => say::run(console, args),
+        Command::Hear(args) => hear::run(console, args),
         Command::Voice(command) => voices::run(console, command),
         Command::Pull(args) => pull::run(console, args),
         Command::List(args) => models::list(console, args),

@@ -60,12 +60,18 @@ impl Files {
             })
     }
 
-    /// Opens the weights: one file, or the two of the older layout.
-    pub(super) fn weights(&self) -> Result<Arc<dyn Weights>, EngineError> {
+    /// Opens the weights: one file, or the two of the older layout. Says which they are.
+    pub(super) fn weights(&self) -> Result<(Arc<dyn Weights>, Vec<PathBuf>), EngineError> {
         let c = &self.config;
+        let separate = |flow_lm: PathBuf, mimi: PathBuf| {
+            let weights = SeparateFiles {
+                flow_lm: SafetensorsFile::open(&flow_lm)?,
+                mimi: SafetensorsFile::open(&mimi)?,
+            };
+            Ok((Arc::new(weights) as Arc<dyn Weights>, vec![flow_lm, mimi]))
+        };
         if let (Some(lm), Some(mimi)) = (&c.flow_lm.weights_path, &c.mimi.weights_path) {
-            let flow_lm = SafetensorsFile::open(&self.named(lm)?)?;
-            return Ok(Arc::new(SeparateFiles { flow_lm, mimi: SafetensorsFile::open(&self.named(mimi)?)? }));
+            return separate(self.named(lm)?, self.named(mimi)?);
         }
         let named = [&c.weights_path, &c.weights_path_without_voice_cloning];
         let found = named.into_iter().flatten().find_map(|name| self.named(name).ok());
@@ -75,14 +81,11 @@ impl Files {
             (None, _, [Some(name), _] | [_, Some(name)]) => return Err(self.named(name).unwrap_err()),
             (None, ..) => self.named("model.safetensors")?,
         };
-        let bundle = SafetensorsFile::open(&path)?;
-        Ok(match &c.mimi.weights_path {
+        match &c.mimi.weights_path {
             // The codec's own file replaces that of the bundle.
-            Some(mimi) => {
-                Arc::new(SeparateFiles { flow_lm: bundle, mimi: SafetensorsFile::open(&self.named(mimi)?)? })
-            }
-            None => Arc::new(bundle),
-        })
+            Some(mimi) => separate(path, self.named(mimi)?),
+            None => Ok((Arc::new(SafetensorsFile::open(&path)?), vec![path])),
+        }
     }
 
     /// Opens the tokeniser.
@@ -101,7 +104,7 @@ fn read(path: &Path) -> Result<String, EngineError> {
 }
 
 /// A tokeniser of letters and bytes for random weights, whose text means nothing.
-pub(super) fn plain_tokenizer(tokens: usize) -> Tokenizer {
+pub(crate) fn plain_tokenizer(tokens: usize) -> Tokenizer {
     let mut vocab: Vec<(String, f32)> = vec![("<unk>".into(), 0.0)];
     vocab.extend((0..256).map(|b| (format!("<0x{b:02X}>"), 0.0)));
     // Words of one to four letters cover text with about four letters a token, as trained ones do.

@@ -29,13 +29,16 @@ pub use trace::{Trace, TraceEvent};
 pub use voices::voice_bytes;
 
 use crate::EngineError;
+use crate::packed;
 use crate::store::{Store, catalogue};
+use crate::wake::Waker;
 use codec::{CodecStage, Message};
 use files::Files;
+pub(crate) use files::plain_tokenizer;
 use model_thread::{Codec, ModelThread, NewJob};
 use pieces::TextPlan;
-use stream::{Output, Waker};
-use trace::Tracer;
+use stream::Output;
+pub(crate) use trace::Tracer;
 
 /// Requests that wait for the model thread to take them.
 const REQUESTS: usize = 64;
@@ -75,6 +78,15 @@ pub struct SpeakerOptions {
     pub isa: Option<Isa>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
+}
+
+impl SpeakerOptions {
+    fn isa(&self) -> Result<Isa, EngineError> {
+        Ok(match self.isa {
+            Some(isa) => isa,
+            None => Isa::from_env()?,
+        })
+    }
 }
 
 impl Default for SpeakerOptions {
@@ -147,9 +159,17 @@ impl Speaker {
         if tokenizer.vocab_size() != expected {
             return Err(EngineError::TokenizerSize { expected, got: tokenizer.vocab_size() });
         }
-        let source = files.weights()?;
+        let (source, paths) = files.weights()?;
         let config = files.config.clone();
-        Self::start(reference.to_owned(), config, source, tokenizer, Some(files), options)
+        let formats = Formats::new(options.precision, options.isa()?);
+        let packed = packed::cache(store, &paths, formats);
+        let mut loader = Loader::new(source);
+        if let Some(cache) = &packed {
+            loader = loader.with_cache(cache.clone());
+        }
+        let mut speaker = Self::start(reference.to_owned(), config, loader, tokenizer, Some(files), options)?;
+        speaker.threads.extend(packed.and_then(|cache| packed::keep(cache, store.packed_dir())));
+        Ok(speaker)
     }
 
     /// A model of a published size with random weights: `pocket-100m`, `pocket-24l`, `pocket-18m`, ...
@@ -164,22 +184,20 @@ impl Speaker {
         let entry = catalogue::find(entry).expect("the catalogue has every shape");
         let config = PocketConfig::from_yaml(&entry.config_yaml())
             .map_err(|source| EngineError::Config { path: shape.into(), source })?;
-        let tokenizer = files::plain_tokenizer(config.flow_lm.lookup_table.n_bins);
-        Self::start(shape.to_owned(), config, random_weights(seed), tokenizer, None, options)
+        let tokenizer = plain_tokenizer(config.flow_lm.lookup_table.n_bins);
+        let loader = Loader::new(random_weights(seed));
+        Self::start(shape.to_owned(), config, loader, tokenizer, None, options)
     }
 
     fn start(
         id: String,
         config: PocketConfig,
-        source: Arc<dyn Weights>,
+        loader: Loader,
         tokenizer: Tokenizer,
         files: Option<Files>,
         options: &SpeakerOptions,
     ) -> Result<Self, EngineError> {
-        let isa = match options.isa {
-            Some(isa) => isa,
-            None => Isa::from_env()?,
-        };
+        let isa = options.isa()?;
         let slots = options.slots.clamp(1, 256);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let beside = threads > 1
@@ -189,7 +207,6 @@ impl Speaker {
                 Overlap::InTurn => false,
             };
         let formats = Formats::new(options.precision, isa);
-        let loader = Loader::new(source.clone());
         let lm = Arc::new(FlowLm::load(&loader.sub("flow_lm"), &config, formats)?);
         let decoder =
             Arc::new(MimiDecoder::load(&loader.sub("mimi"), &config.mimi, formats, Some(lm.latent_scale()))?);
@@ -245,7 +262,7 @@ impl Speaker {
             rules: Arc::new(config.prompt_rules()),
             config,
             files,
-            source,
+            source: loader.source(),
             encoder: Mutex::new(None),
             requests,
             waker,

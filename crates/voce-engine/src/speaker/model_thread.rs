@@ -12,9 +12,10 @@ use voce_runtime::Exec;
 use super::codec::{CodecStage, Message};
 use super::noise::Noise;
 use super::pieces::Piece;
-use super::stream::{Output, Waker};
+use super::stream::Output;
 use super::trace::Tracer;
 use crate::EngineError;
+use crate::wake::Waker;
 
 /// Positions of a cache are a multiple of this, so that it seldom has to grow.
 const POSITION_STEP: usize = 128;

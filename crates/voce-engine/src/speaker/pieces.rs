@@ -10,8 +10,8 @@ use voce_text::{
     split_into_chunks,
 };
 
-use super::stream::Waker;
 use crate::EngineError;
+use crate::wake::Waker;
 
 /// Pieces that wait for a slot before the text's producer must wait.
 const QUEUE: usize = 64;

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::EngineError;
+use crate::wake::{Waker, lock};
 
 /// A piece of audio, mono, at the speaker's sample rate.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,38 +16,30 @@ pub struct AudioChunk {
     pub samples: Vec<f32>,
 }
 
-/// Wakes the model thread.
-#[derive(Default)]
-pub(super) struct Waker {
-    raised: Mutex<bool>,
-    condvar: Condvar,
-}
-
-impl Waker {
-    pub(super) fn wake(&self) {
-        *lock(&self.raised) = true;
-        self.condvar.notify_one();
-    }
-
-    pub(super) fn wait(&self) {
-        let mut raised = lock(&self.raised);
-        while !*raised {
-            raised = self.condvar.wait(raised).unwrap_or_else(|e| e.into_inner());
-        }
-        *raised = false;
-    }
-}
-
-pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 #[derive(Default)]
 struct Queue {
     chunks: VecDeque<Vec<f32>>,
     samples: usize,
     done: Option<Result<(), EngineError>>,
     stats: SpeakStats,
+    /// The task that waits for audio, where the reader is one.
+    task: Option<std::task::Waker>,
+}
+
+impl Queue {
+    /// What a reader gets now, and whether the queue has just fallen below `high`; `None` when it must wait.
+    fn take(&mut self, high: usize) -> Option<(Option<Result<AudioChunk, EngineError>>, bool)> {
+        if let Some(samples) = self.chunks.pop_front() {
+            let was_full = self.samples >= high;
+            self.samples -= samples.len();
+            return Some((Some(Ok(AudioChunk { samples })), was_full && self.samples < high));
+        }
+        match &mut self.done {
+            Some(Ok(())) => Some((None, false)),
+            Some(done) => Some((std::mem::replace(done, Ok(())).err().map(Err), false)),
+            None => None,
+        }
+    }
 }
 
 /// The model's side of a stream.
@@ -83,8 +77,7 @@ impl Output {
         q.stats.samples += samples.len();
         q.samples += samples.len();
         q.chunks.push_back(samples);
-        drop(q);
-        self.ready.notify_one();
+        self.tell(q);
     }
 
     /// Ends the stream; the first word counts.
@@ -92,8 +85,17 @@ impl Output {
         let mut q = lock(&self.queue);
         q.stats.total = self.begun.elapsed();
         q.done.get_or_insert(result);
+        self.tell(q);
+    }
+
+    /// Unlocks the queue and wakes its reader, thread or task.
+    fn tell(&self, mut q: MutexGuard<'_, Queue>) {
+        let task = q.task.take();
         drop(q);
         self.ready.notify_one();
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -146,6 +148,25 @@ impl SpeechStream {
     pub fn stats(&self) -> SpeakStats {
         lock(&self.output.queue).stats.clone()
     }
+
+    /// The next chunk for a task that must not block; its waker is called when there is one, or the end.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AudioChunk, EngineError>>> {
+        let out = &*self.output;
+        let mut q = lock(&out.queue);
+        match q.take(out.high) {
+            Some((item, wake)) => {
+                drop(q);
+                if wake {
+                    out.waker.wake();
+                }
+                Poll::Ready(item)
+            }
+            None => {
+                q.task = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
 }
 
 impl Iterator for SpeechStream {
@@ -155,21 +176,14 @@ impl Iterator for SpeechStream {
         let out = &*self.output;
         let mut q = lock(&out.queue);
         loop {
-            if let Some(samples) = q.chunks.pop_front() {
-                let was_full = q.samples >= out.high;
-                q.samples -= samples.len();
-                let wake = was_full && q.samples < out.high;
+            if let Some((item, wake)) = q.take(out.high) {
                 drop(q);
                 if wake {
                     out.waker.wake();
                 }
-                return Some(Ok(AudioChunk { samples }));
+                return item;
             }
-            match &mut q.done {
-                Some(Ok(())) => return None,
-                Some(done) => return std::mem::replace(done, Ok(())).err().map(Err),
-                None => q = out.ready.wait(q).unwrap_or_else(|e| e.into_inner()),
-            }
+            q = out.ready.wait(q).unwrap_or_else(|e| e.into_inner());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::stream::lock;
+use crate::wake::lock;
 
 /// Events kept before more are dropped and counted.
 const MAX_EVENTS: usize = 200_000;
@@ -50,17 +50,17 @@ impl Trace {
 
 /// A thread's way into a trace.
 #[derive(Clone)]
-pub(super) struct Tracer {
+pub(crate) struct Tracer {
     trace: Option<Trace>,
     thread: &'static str,
 }
 
 impl Tracer {
-    pub(super) fn new(trace: Option<Trace>, thread: &'static str) -> Self {
+    pub(crate) fn new(trace: Option<Trace>, thread: &'static str) -> Self {
         Self { trace, thread }
     }
 
-    pub(super) fn event(&self, name: &'static str, begun: Instant, duration: Duration, rows: usize) {
+    pub(crate) fn event(&self, name: &'static str, begun: Instant, duration: Duration, rows: usize) {
         let Some(trace) = &self.trace else { return };
         let mut events = lock(&trace.events);
         if events.len() < MAX_EVENTS {

@@ -80,7 +80,7 @@ impl Speaker {
 
     /// The voice encoder, loaded when first asked for.
     fn encoder(&self, name: &str) -> Result<Arc<VoiceEncoder>, EngineError> {
-        let mut held = super::stream::lock(&self.encoder);
+        let mut held = crate::wake::lock(&self.encoder);
         if let Some(encoder) = &*held {
             return Ok(encoder.clone());
         }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::pocket_catalogue::POCKET;
 use super::pocket_shape::PocketShape;
+use super::recognisers::RECOGNISERS;
 use super::reference::RepoId;
 
 /// A model family the engine knows how to run.
@@ -129,7 +130,7 @@ const GATED: &str = "pocket-tts";
 const UNGATED: &str = "pocket-tts-without-voice-cloning";
 const VOICES_REVISION: &str = "a7056f505a4a8ca72d8b5fb1440071d6f1a35739";
 
-/// Every entry of the catalogue.
+/// Every speaker of the catalogue; [`RECOGNISERS`] are known by name as well.
 pub fn entries() -> &'static [Entry] {
     POCKET
 }
@@ -141,9 +142,11 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 
 /// Up to three catalogue names near to `name`, for an error message.
 pub fn near(name: &str) -> Vec<&'static str> {
-    let mut scored: Vec<(usize, &'static str)> = entries()
-        .iter()
-        .flat_map(|entry| std::iter::once(entry.alias).chain(entry.also.iter().copied()))
+    let speakers = entries().iter().map(|entry| (entry.alias, entry.also));
+    let recognisers = RECOGNISERS.iter().map(|known| (known.alias, known.also));
+    let mut scored: Vec<(usize, &'static str)> = speakers
+        .chain(recognisers)
+        .flat_map(|(alias, also)| std::iter::once(alias).chain(also.iter().copied()))
         .map(|alias| (distance(name, alias), alias))
         .filter(|(d, alias)| *d <= 3 || alias.contains(name))
         .collect();

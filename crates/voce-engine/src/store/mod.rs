@@ -18,6 +18,7 @@ pub mod pocket_shape;
 mod pocket_text;
 mod progress;
 mod pull;
+mod recognisers;
 mod reference;
 mod remove;
 mod select;
@@ -31,9 +32,10 @@ pub use installed::{Installed, InstalledFile, Origin};
 pub use locate::Located;
 pub use progress::{Cancel, Event};
 pub use pull::{DISK_RESERVE, PullOptions, Pulled, PulledFile, VoiceChoice};
+pub use recognisers::{RECOGNISERS, Recogniser};
 pub use reference::{DEFAULT_REVISION, HubRef, MAX_REFERENCE, Reference, RepoId, is_commit};
 pub use remove::Removed;
-pub use settings::{DEFAULT_ENDPOINT, Patience, Settings, Token};
+pub use settings::{DEFAULT_ENDPOINT, KEEP_PACKED, Patience, Settings, Token};
 
 use std::path::PathBuf;
 
@@ -55,6 +57,11 @@ impl Store {
     /// The store that the environment describes.
     pub fn from_env() -> Result<Self, StoreError> {
         Settings::from_env().map(Self::new)
+    }
+
+    /// Where packed weights are kept.
+    pub fn packed_dir(&self) -> PathBuf {
+        self.settings.voce_home.join("packed")
     }
 
     /// The settings in use.

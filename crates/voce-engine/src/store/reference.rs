@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::catalogue::{self, Entry};
 use super::error::StoreError;
+use super::recognisers::Recogniser;
 
 /// The longest reference that is looked at.
 pub const MAX_REFERENCE: usize = 1024;
@@ -131,6 +132,9 @@ impl Reference {
         };
         if let Some(entry) = catalogue::find(name) {
             return Ok(Self::Catalogue { entry, cloning });
+        }
+        if let Some(recogniser) = Recogniser::find(text) {
+            return Ok(Self::Hub(recogniser.place()));
         }
         if std::path::Path::new(text).exists() {
             return Ok(Self::Path(PathBuf::from(text)));

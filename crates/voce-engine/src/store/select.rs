@@ -49,7 +49,8 @@ const NEVER_NEEDED: [&str; 16] = [
 
 /// The files to take: those under `place`, and of them those that match one of `patterns`.
 ///
-/// Without patterns, what no model needs is left out, and so are pickled weights where safetensors are there.
+/// Without patterns, what no model needs is left out, and so are pickled weights and `.nemo`
+/// archives where safetensors are there.
 pub(super) fn select(files: &[String], place: Option<&str>, patterns: &[String]) -> Vec<String> {
     if let Some(exact) = place.and_then(|place| files.iter().find(|file| *file == place)) {
         return vec![exact.clone()];
@@ -60,7 +61,8 @@ pub(super) fn select(files: &[String], place: Option<&str>, patterns: &[String])
     };
     let inside: Vec<&String> = files.iter().filter(|file| below(file)).collect();
     let safetensors = inside.iter().any(|file| file.ends_with(".safetensors"));
-    let pickled = |file: &str| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| file.ends_with(end));
+    let pickled =
+        |file: &str| [".bin", ".pt", ".pth", ".ckpt", ".nemo"].iter().any(|end| file.ends_with(end));
     let wanted = |file: &str| {
         if patterns.is_empty() {
             let needless = NEVER_NEEDED.iter().any(|pattern| matches(pattern, file));
@@ -102,6 +104,10 @@ mod tests {
         assert_eq!(select(&files, None, &[]), ["config.json", "model.safetensors"]);
         assert_eq!(select(&files[4..], None, &[]), ["pytorch_model.bin"]);
         assert_eq!(select(&files, None, &["*.md".to_owned()]), ["README.md"]);
+        let both: Vec<String> =
+            ["m.nemo", "config.json", "model.safetensors", "tokenizer.json"].map(str::to_owned).to_vec();
+        assert_eq!(select(&both, None, &[]), both[1..]);
+        assert_eq!(select(&both[..1], None, &[]), ["m.nemo"]);
         assert_eq!(select(&files, Some("README.md"), &[]), ["README.md"]);
     }
 

@@ -12,6 +12,9 @@ use super::error::StoreError;
 /// The hub used when `HF_ENDPOINT` is not set.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
+/// Bytes from which packed weights are kept: smaller checkpoints are packed in no time.
+pub const KEEP_PACKED: u64 = 64 << 20;
+
 /// An access token, never shown in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -74,6 +77,9 @@ pub struct Settings {
     pub token: Option<Token>,
     /// When set, the network is never touched.
     pub offline: bool,
+    /// Bytes from which a checkpoint's packed weights are kept under `packed/` of Voce's own folder; never
+    /// when absent.
+    pub keep_packed: Option<u64>,
     /// Retries and timeouts.
     pub patience: Patience,
 }
@@ -140,6 +146,7 @@ impl Settings {
             endpoint,
             token,
             offline: truthy("HF_HUB_OFFLINE") || truthy("VOCE_OFFLINE"),
+            keep_packed: (!truthy("VOCE_NO_PACKED")).then_some(KEEP_PACKED),
             patience: Patience::default(),
         })
     }
@@ -187,6 +194,8 @@ mod tests {
         assert_eq!((got.endpoint.as_str(), got.offline), ("http://m:1", true));
         assert_eq!(settings(&[("HF_HOME", "/f")]).unwrap().endpoint, DEFAULT_ENDPOINT);
         assert!(!settings(&[("HF_HOME", "/f"), ("HF_HUB_OFFLINE", "0")]).unwrap().offline);
+        assert!(settings(&[("HF_HOME", "/f")]).unwrap().keep_packed.is_some());
+        assert!(settings(&[("HF_HOME", "/f"), ("VOCE_NO_PACKED", "1")]).unwrap().keep_packed.is_none());
         assert!(settings(&[("HF_HOME", "/f"), ("HF_ENDPOINT", "ftp://m")]).is_err());
     }
 

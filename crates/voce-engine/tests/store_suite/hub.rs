@@ -159,6 +159,7 @@ pub(crate) fn settings(root: &Path, endpoint: &str) -> Settings {
         endpoint: endpoint.to_owned(),
         token: Token::new("hf_secret"),
         offline: false,
+        keep_packed: None,
         patience: Patience {
             retries: 4,
             first_wait: Duration::from_millis(1),

@@ -41,6 +41,7 @@ impl Empty {
             endpoint: "http://127.0.0.1:9".into(),
             token: None,
             offline: true,
+            keep_packed: None,
             patience: Patience::default(),
         });
         Self { dir, store }

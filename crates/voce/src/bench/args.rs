@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::hear_args::BenchHearArgs;
 use crate::args::PrecisionArg;
 
 /// What to measure.
@@ -11,6 +12,8 @@ use crate::args::PrecisionArg;
 pub(crate) enum BenchCommand {
     /// Measure how fast a model speaks
     Say(BenchSayArgs),
+    /// Measure how many streams a recogniser hears
+    Hear(BenchHearArgs),
 }
 
 /// One of the built-in texts.
@@ -35,7 +38,7 @@ pub(crate) enum Threads {
     Sweep,
 }
 
-fn threads(text: &str) -> Result<Threads, String> {
+pub(super) fn threads(text: &str) -> Result<Threads, String> {
     match text {
         "sweep" => Ok(Threads::Sweep),
         number => number.parse().map(Threads::Fixed).map_err(|_| "use a number or `sweep`".to_owned()),

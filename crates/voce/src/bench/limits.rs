@@ -41,7 +41,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    fn new(seconds: f64, limit: f64) -> Self {
+    pub(super) fn new(seconds: f64, limit: f64) -> Self {
         let fraction = if seconds > 0.0 { limit / seconds } else { 0.0 };
         Self { ms: round(seconds * 1e3, 4), limit_ms: round(limit * 1e3, 4), fraction: round(fraction, 3) }
     }

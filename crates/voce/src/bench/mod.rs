@@ -1,7 +1,10 @@
-//! `voce bench say`: how fast a model speaks here, against what the machine could do and against other programs.
+//! `voce bench`: how fast a model speaks or hears here, against what the machine could do and other programs.
 
 pub(crate) mod args;
 mod compare;
+mod hear;
+mod hear_args;
+mod hear_report;
 pub(crate) mod limits;
 mod measure;
 mod report;
@@ -31,7 +34,10 @@ const SEED: u64 = 1;
 
 /// Runs the command.
 pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
-    let BenchCommand::Say(args) = command;
+    let args = match command {
+        BenchCommand::Say(args) => args,
+        BenchCommand::Hear(args) => return hear::run(console, &args),
+    };
     let subject = Subject::choose(&args)?;
     if let Some(python) = &args.peer {
         return compare::peers(console, &args, &subject, python);
@@ -39,17 +45,24 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
     if args.compare.is_some() && args.frames.is_some() {
         return Err(Failure::usage("--compare times texts: leave --frames out"));
     }
-    let thread_counts: Vec<usize> = match args.threads {
-        Threads::Fixed(0) => vec![default_threads()],
-        Threads::Fixed(n) => vec![n],
-        Threads::Sweep => (1..=machine::cores()).collect(),
-    };
+    let thread_counts = args.threads.counts();
     for precision in &args.precision {
         for &threads in &thread_counts {
             one(console, &args, &subject, (*precision).into(), threads)?;
         }
     }
     Ok(())
+}
+
+impl Threads {
+    /// The numbers of threads to measure with.
+    fn counts(self) -> Vec<usize> {
+        match self {
+            Threads::Fixed(0) => vec![default_threads()],
+            Threads::Fixed(n) => vec![n],
+            Threads::Sweep => (1..=machine::cores()).collect(),
+        }
+    }
 }
 
 /// What is measured.

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod hear;
 mod models;
 mod sandbox;
 mod say;

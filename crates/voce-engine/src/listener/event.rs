@@ -1,0 +1,89 @@
+//! What a listener hears: words, segments, and where utterances end.
+
+/// Something heard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ListenEvent {
+    /// The current utterance so far; its end may still change.
+    Partial(Segment),
+    /// A word that will not change.
+    Word(Word),
+    /// A whole utterance.
+    Final(Segment),
+    /// The utterance ended here; its [`ListenEvent::Final`] comes next.
+    Endpoint {
+        /// Seconds of audio.
+        at: f64,
+        /// Why.
+        reason: EndReason,
+    },
+}
+
+/// Why an utterance ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Silence after speech.
+    Silence,
+    /// It was as long as an utterance may be.
+    Length,
+    /// The sender said so.
+    Forced,
+    /// The model said so.
+    Token,
+}
+
+impl EndReason {
+    /// A short name for scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            EndReason::Silence => "silence",
+            EndReason::Length => "length",
+            EndReason::Forced => "forced",
+            EndReason::Token => "token",
+        }
+    }
+}
+
+/// A word. Times are seconds of audio from the stream's begin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    /// As the model spells it, punctuation included.
+    pub text: String,
+    /// Begin.
+    pub start: f64,
+    /// End.
+    pub end: f64,
+    /// How sure the model is, 0 to 1: the mean over the word's tokens.
+    pub confidence: f32,
+}
+
+/// An utterance, or what there is of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Segment {
+    /// Its text.
+    pub text: String,
+    /// Its words.
+    pub words: Vec<Word>,
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// The encoder frame at which each token was emitted, from the stream's begin.
+    pub frames: Vec<usize>,
+    /// Frames that each token spans, from models that predict them; else empty.
+    pub durations: Vec<usize>,
+    /// Begin, in seconds of audio.
+    pub start: f64,
+    /// End, in seconds of audio.
+    pub end: f64,
+    /// The best readings where more than one was asked for, best first.
+    pub nbest: Vec<Alternative>,
+}
+
+/// One reading of an utterance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternative {
+    /// Its text.
+    pub text: String,
+    /// Its token ids.
+    pub tokens: Vec<u32>,
+    /// Log-probability, with what phrases and language model added.
+    pub score: f32,
+}

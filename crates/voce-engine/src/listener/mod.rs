@@ -1,0 +1,390 @@
+//! A listener: one loaded recogniser, its thread and its slots. Audio goes in, events come out.
+
+mod event;
+mod files;
+mod histogram;
+mod inlet;
+mod mel_tail;
+mod model_thread;
+mod outlet;
+mod phrases;
+mod request;
+mod sender;
+mod slot;
+mod snapshot;
+pub mod subtitles;
+mod utterance;
+mod windows;
+mod words;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
+use voce_models::transducer::{Decoder, Ngram, SearchState};
+use voce_nn::{Formats, Loader, Precision};
+use voce_runtime::{Exec, Isa};
+use voce_text::Tokenizer;
+
+pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
+pub use histogram::Histogram;
+pub use inlet::HungUp;
+pub use model_thread::ListenerStats;
+pub use outlet::{ListenStats, MAX_EVENTS, TranscriptStream};
+pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
+pub use sender::AudioSender;
+
+use crate::EngineError;
+use crate::speaker::{Trace, Tracer, default_threads};
+use crate::store::Store;
+use crate::wake::{Waker, lock};
+use files::Files;
+use inlet::{Inlet, SAMPLE_RATE};
+use mel_tail::Mel;
+use model_thread::{Model, ModelThread, frames_per_stream};
+use outlet::Outlet;
+use slot::NewStream;
+use snapshot::{Expected, Saved};
+use utterance::Rules;
+use words::Speller;
+
+/// Mel rows per second.
+const ROW_RATE: usize = 100;
+/// Seconds of audio that a stream holds before its sender must wait.
+const AHEAD_SECONDS: usize = 10;
+/// Streams side by side by default.
+const DEFAULT_SLOTS: usize = 8;
+/// Streams side by side at most.
+pub const MAX_SLOTS: usize = 4096;
+
+/// How a listener is set up.
+#[derive(Clone, Debug)]
+pub struct ListenerOptions {
+    /// Precision of the weights.
+    pub precision: Precision,
+    /// Threads; 0 chooses.
+    pub threads: usize,
+    /// Streams that run side by side.
+    pub slots: usize,
+    /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
+    pub isa: Option<Isa>,
+    /// Where to record what the stages do.
+    pub trace: Option<Trace>,
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        Self { precision: Precision::Int8, threads: 0, slots: DEFAULT_SLOTS, isa: None, trace: None }
+    }
+}
+
+/// What a loaded recogniser is.
+#[derive(Clone, Debug)]
+pub struct ListenerInfo {
+    /// The reference it was opened by.
+    pub id: String,
+    /// Samples per second that it takes.
+    pub sample_rate: usize,
+    /// Milliseconds of an encoder frame.
+    pub frame_ms: u32,
+    /// Chunks in milliseconds that streams may choose from, the model's own first; none for offline models.
+    pub chunks_ms: Vec<u32>,
+    /// The chunk of streams that do not choose; none for offline models.
+    pub default_chunk_ms: Option<u32>,
+    /// Whether it takes whole utterances only.
+    pub offline: bool,
+    /// Languages that it can be told; empty where it takes none.
+    pub languages: Vec<String>,
+    /// What turns frames into labels: `rnnt`, `tdt` or `ctc`.
+    pub head: &'static str,
+    /// Labels.
+    pub vocab: usize,
+    /// Precision of the weights.
+    pub precision: Precision,
+    /// Threads in use.
+    pub threads: usize,
+    /// Instruction set in use.
+    pub isa: Isa,
+    /// Streams that run side by side.
+    pub slots: usize,
+    /// Bytes of encoder weights that a step reads.
+    pub encoder_bytes: usize,
+    /// Bytes of decoder weights that a label reads.
+    pub decoder_bytes: usize,
+    /// Multiply-adds of an encoder frame.
+    pub encoder_macs: usize,
+    /// Multiply-adds of the decoder per frame, and per label besides.
+    pub decoder_macs: [usize; 2],
+    /// Bytes of encoder state that each slot takes.
+    pub state_bytes: usize,
+}
+
+/// A loaded recogniser that listens.
+pub struct Listener {
+    info: ListenerInfo,
+    config: FastConformerConfig,
+    model: Arc<Model>,
+    requests: SyncSender<NewStream>,
+    waker: Arc<Waker>,
+    stop: Arc<AtomicBool>,
+    live: Arc<AtomicUsize>,
+    stats: Arc<Mutex<ListenerStats>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
+    pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
+        let files = Files::find(store, reference)?;
+        Self::start(reference.to_owned(), files, options)
+    }
+
+    /// A recogniser of a published size with random weights; [`shapes`] names them.
+    pub fn random(shape: &str, seed: u64, options: &ListenerOptions) -> Result<Self, EngineError> {
+        let (config, weights, tokenizer) = files::random(shape, seed)?;
+        Self::start(shape.to_owned(), Files { config, weights, tokenizer }, options)
+    }
+
+    fn start(id: String, files: Files, options: &ListenerOptions) -> Result<Self, EngineError> {
+        let languages = files.languages();
+        let Files { config, weights, tokenizer } = files;
+        let isa = match options.isa {
+            Some(isa) => isa,
+            None => Isa::from_env()?,
+        };
+        let slots = options.slots.clamp(1, MAX_SLOTS);
+        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let formats = Formats::new(options.precision, isa);
+        let loader = Loader::new(weights);
+        let mut exec = Exec::with_isa(threads, isa)?;
+        let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
+        let decoder = Decoder::load(&loader, &config, formats)?;
+        let state = encoder.state(slots, frames_per_stream(&encoder, slots));
+        let factor = config.encoder.subsampling_factor;
+        let frame_ms = (factor * 1000 / ROW_RATE) as u32;
+        let chunks_ms: Vec<u32> = match &config.encoder.attention {
+            Attention::Full => Vec::new(),
+            Attention::Chunked { look_aheads, .. } => {
+                look_aheads.iter().map(|&n| (n as u32 + 1) * frame_ms).collect()
+            }
+        };
+        let info = ListenerInfo {
+            id,
+            sample_rate: SAMPLE_RATE,
+            frame_ms,
+            default_chunk_ms: chunks_ms.first().copied(),
+            offline: chunks_ms.is_empty(),
+            chunks_ms,
+            languages,
+            head: decoder.name(),
+            vocab: config.vocab,
+            precision: options.precision,
+            threads,
+            isa,
+            slots,
+            encoder_bytes: encoder.bytes(),
+            decoder_bytes: decoder.bytes(),
+            encoder_macs: encoder.macs(),
+            decoder_macs: [decoder.frame_macs(), decoder.label_macs()],
+            state_bytes: state.bytes_per_slot(),
+        };
+        let durations = matches!(config.head, Head::Tdt { .. });
+        let model = Arc::new(Model {
+            encoder,
+            decoder,
+            speller: Arc::new(Speller::new(tokenizer, config.vocab, durations)),
+            bins: config.mel.bins,
+            normalize: config.mel.normalize,
+            frame_seconds: f64::from(frame_ms) / 1e3,
+            fingerprint: fingerprint(&config, options.precision, isa),
+        });
+        let (waker, stop, live) = (Arc::<Waker>::default(), Arc::<AtomicBool>::default(), Arc::default());
+        let stats = Arc::<Mutex<ListenerStats>>::default();
+        let (requests, taken) = sync_channel(slots);
+        let thread = ModelThread {
+            model: model.clone(),
+            state: Some(state),
+            exec,
+            requests: taken,
+            waker: waker.clone(),
+            stop: stop.clone(),
+            live: Arc::clone(&live),
+            stats: stats.clone(),
+            tracer: Tracer::new(options.trace.clone(), "model"),
+            slots,
+        };
+        let thread = std::thread::Builder::new()
+            .name("voce-listen".into())
+            .spawn(move || thread.run())
+            .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))?;
+        Ok(Self { info, config, model, requests, waker, stop, live, stats, thread: Some(thread) })
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &ListenerInfo {
+        &self.info
+    }
+
+    /// The work of the model thread so far.
+    pub fn stats(&self) -> ListenerStats {
+        lock(&self.stats).clone()
+    }
+
+    /// The work since the last call, or since the begin.
+    pub fn take_stats(&self) -> ListenerStats {
+        std::mem::take(&mut lock(&self.stats))
+    }
+
+    /// The tokeniser.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        self.model.speller.tokenizer()
+    }
+
+    /// Reads an ARPA language model over this model's tokens.
+    pub fn language_model(&self, path: &Path) -> Result<Arc<Ngram>, EngineError> {
+        phrases::language_model(path, self.tokenizer(), self.info.vocab)
+    }
+
+    /// Listens to a stream; [`EngineError::Busy`] when every slot is taken.
+    pub fn listen(&self, request: &ListenRequest) -> Result<(AudioSender, TranscriptStream), EngineError> {
+        let shape = self.shape(request)?;
+        self.submit(request, shape, None)
+    }
+
+    /// Goes on with a stream that was saved by [`AudioSender::snapshot`], here or on another machine with the same
+    /// model at the same precision. The search options are the request's.
+    pub fn resume(
+        &self,
+        snapshot: &[u8],
+        request: &ListenRequest,
+    ) -> Result<(AudioSender, TranscriptStream), EngineError> {
+        let shape = self.shape(request)?;
+        let expected = Expected {
+            fingerprint: self.model.fingerprint,
+            bins: self.model.bins,
+            capacity: self.capacity() + windows::WINDOW * self.config.encoder.subsampling_factor,
+            vocab: self.info.vocab,
+        };
+        let saved = Saved::from_bytes(snapshot, &expected)?;
+        let [look_ahead, language] = saved.shape;
+        let same = |asked: bool, was, is| !asked || was == is;
+        if !same(request.chunk_ms.is_some(), look_ahead, shape.look_ahead)
+            || !same(request.language.is_some(), language, shape.language)
+        {
+            return Err(EngineError::Snapshot("it has another chunk or language than the request".into()));
+        }
+        self.submit(request, StreamShape { look_ahead, language }, Some(saved))
+    }
+
+    /// Chunk and language of a request.
+    fn shape(&self, request: &ListenRequest) -> Result<StreamShape, EngineError> {
+        request.check()?;
+        let info = &self.info;
+        let look_ahead = match request.chunk_ms.or(info.default_chunk_ms) {
+            None => 0,
+            Some(ms) if info.chunks_ms.contains(&ms) => (ms / info.frame_ms) as usize - 1,
+            Some(ms) => return Err(EngineError::Chunk { asked: ms, has: info.chunks_ms.clone() }),
+        };
+        let language = match (&request.language, &self.config.prompt) {
+            (None, None) => 0,
+            (None, Some(p)) => p.default,
+            (Some(name), Some(p)) => {
+                let found = p.languages.iter().find(|(code, _)| code.eq_ignore_ascii_case(name));
+                let known = || p.languages.iter().map(|(code, _)| code.clone()).collect();
+                found.ok_or_else(|| EngineError::Language { asked: name.clone(), has: known() })?.1
+            }
+            // A model that knows one language needs not be told which.
+            (Some(name), None) => {
+                return Err(EngineError::Language { asked: name.clone(), has: Vec::new() });
+            }
+        };
+        Ok(StreamShape { look_ahead, language })
+    }
+
+    /// Mel rows that a stream holds.
+    fn capacity(&self) -> usize {
+        let window =
+            if self.info.offline { windows::WINDOW * self.config.encoder.subsampling_factor } else { 0 };
+        window + AHEAD_SECONDS * ROW_RATE
+    }
+
+    fn submit(
+        &self,
+        request: &ListenRequest,
+        shape: StreamShape,
+        saved: Option<Saved>,
+    ) -> Result<(AudioSender, TranscriptStream), EngineError> {
+        let options = phrases::search_options(request, &self.model)?;
+        let fresh = SearchState::new(&self.model.decoder, &options)
+            .map_err(|e| EngineError::Search(e.to_string()))?;
+        let frames = |ms: u32| (ms as usize).div_ceil(self.info.frame_ms as usize).max(1);
+        let slots = self.info.slots;
+        let taken =
+            self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < slots).then_some(n + 1));
+        if taken.is_err() {
+            return Err(EngineError::Busy(slots));
+        }
+        let inlet = Inlet::new(self.waker.clone(), self.model.bins, self.capacity());
+        let outlet = Outlet::new(self.waker.clone());
+        let (mel, samples) = match &saved {
+            Some(saved) => {
+                inlet.push(&saved.rows, 0);
+                (Mel::resume(self.model.bins, saved.tail.clone()), saved.samples)
+            }
+            None => (Mel::new(self.model.bins), 0),
+        };
+        let new = NewStream {
+            inlet: inlet.clone(),
+            outlet: outlet.clone(),
+            shape,
+            fresh,
+            rules: Rules {
+                silence: request.endpoint.silence_ms.map(frames),
+                longest: request.endpoint.max_ms.map(frames),
+            },
+            partials: request.partials,
+            nbest: request.nbest,
+            chunks_per_step: request.chunks_per_step,
+            saved,
+        };
+        self.requests.try_send(new).map_err(|e| {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            match e {
+                TrySendError::Full(_) => EngineError::Busy(slots),
+                TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
+            }
+        })?;
+        self.waker.wake();
+        let sender = AudioSender::new(inlet.clone(), outlet.clone(), mel, samples);
+        Ok((sender, TranscriptStream { outlet, inlet }))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Names of [`Listener::random`]'s shapes.
+pub fn shapes() -> impl Iterator<Item = &'static str> {
+    files::shapes()
+}
+
+/// A number that tells models and precisions apart, the same in every process of this version.
+fn fingerprint(config: &FastConformerConfig, precision: Precision, isa: Isa) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{config:?}").hash(&mut hasher);
+    precision.name().hash(&mut hasher);
+    // Keys and values are kept as bf16 or f32 by what the instruction set has.
+    format!("{:?}", Formats::new(precision, isa).kv).hash(&mut hasher);
+    hasher.finish()
+}

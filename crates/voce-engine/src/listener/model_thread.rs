@@ -1,0 +1,428 @@
+//! The model thread: it owns encoder, search and all slots, and steps what has audio for a chunk.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use voce_audio::mel::normalise_per_feature;
+use voce_models::fastconformer::{Encoder, EncoderState, MelNormalize};
+use voce_models::transducer::{Decoder, Search, SearchState};
+use voce_runtime::{Buffer, Exec, FrameSpan, Span};
+
+use super::ROW_RATE;
+use super::event::EndReason;
+use super::histogram::Histogram;
+use super::inlet::{Inlet, Mark, SAMPLE_RATE};
+use super::outlet::Outlet;
+use super::slot::{NewStream, Plan, Planned, Slot};
+use super::words::Speller;
+use crate::EngineError;
+use crate::speaker::Tracer;
+use crate::wake::{Waker, lock};
+
+/// Encoder frames of a step at most, unless one stream alone needs more.
+const STEP_FRAMES: usize = 512;
+/// Encoder frames of an offline utterance that memory is made for at first.
+const FIRST_UTTERANCE: usize = 128;
+
+/// What the model is, shared with those who ask.
+pub(super) struct Model {
+    pub encoder: Encoder,
+    pub decoder: Decoder,
+    pub speller: Arc<Speller>,
+    pub bins: usize,
+    pub normalize: MelNormalize,
+    /// Seconds of an encoder frame.
+    pub frame_seconds: f64,
+    /// Tells models and precisions apart.
+    pub fingerprint: u64,
+}
+
+/// Work of the model thread so far.
+#[derive(Clone, Debug, Default)]
+pub struct ListenerStats {
+    /// Steps.
+    pub steps: usize,
+    /// How long they took.
+    pub step_times: Histogram,
+    /// Encoder frames.
+    pub frames: usize,
+    /// Chunks or windows.
+    pub chunks: usize,
+    /// Time in the encoder.
+    pub encoder: Duration,
+    /// Time in the search.
+    pub search: Duration,
+    /// Time in all steps.
+    pub total: Duration,
+}
+
+/// The state of the model thread.
+pub(super) struct ModelThread {
+    pub model: Arc<Model>,
+    /// Taken by the thread when it begins.
+    pub state: Option<EncoderState>,
+    pub exec: Exec,
+    pub requests: Receiver<NewStream>,
+    pub waker: Arc<Waker>,
+    pub stop: Arc<AtomicBool>,
+    /// Slots in use, counted up by those who ask for one.
+    pub live: Arc<AtomicUsize>,
+    pub stats: Arc<Mutex<ListenerStats>>,
+    pub tracer: Tracer,
+    pub slots: usize,
+}
+
+struct Running {
+    state: EncoderState,
+    search: Search,
+    slots: Vec<Option<Slot>>,
+    /// The slot that is looked at first in the next step.
+    turn: usize,
+    mel: Buffer,
+    spans: Vec<FrameSpan>,
+    parts: Vec<Part>,
+    projected: Buffer,
+    piece: Buffer,
+    pieces: Vec<Span>,
+    searches: Vec<SearchState>,
+}
+
+/// A slot's rows of a step, and how many of them were searched.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    slot: usize,
+    row: usize,
+    rows: usize,
+    done: usize,
+    /// Rows of the piece under way.
+    piece: usize,
+}
+
+/// Encoder frames that a step may take of one stream.
+pub(super) fn frames_per_stream(encoder: &Encoder, slots: usize) -> usize {
+    use voce_models::fastconformer::Attention;
+    match &encoder.config().attention {
+        Attention::Full => FIRST_UTTERANCE,
+        Attention::Chunked { look_aheads, .. } => {
+            let chunk = look_aheads.iter().max().map_or(1, |n| n + 1);
+            (STEP_FRAMES / slots).max(chunk)
+        }
+    }
+}
+
+impl ModelThread {
+    /// Runs until told to stop; every stream is ended on the way out.
+    pub(super) fn run(mut self) {
+        let model = self.model.clone();
+        let width = model.decoder.frame_width();
+        let Some(state) = self.state.take() else { return };
+        let mut r = Running {
+            state,
+            search: Search::new(&model.decoder, self.slots),
+            slots: (0..self.slots).map(|_| None).collect(),
+            turn: 0,
+            mel: Buffer::new(1, model.bins),
+            spans: Vec::with_capacity(self.slots),
+            parts: Vec::with_capacity(self.slots),
+            projected: Buffer::new(1, width),
+            piece: Buffer::new(1, width),
+            pieces: Vec::with_capacity(self.slots),
+            searches: Vec::with_capacity(self.slots),
+        };
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
+        let reason = if result.is_err() { "the model thread panicked" } else { "it was closed" };
+        let end = |outlet: &Outlet, inlet: &Inlet| {
+            outlet.finish(Err(EngineError::Stopped(reason.into())));
+            inlet.hang_up();
+        };
+        r.slots.iter().flatten().for_each(|s| end(&s.outlet, &s.inlet));
+        self.requests.try_iter().for_each(|n| end(&n.outlet, &n.inlet));
+    }
+
+    fn run_until_stopped(&mut self, r: &mut Running) {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.drop_cancelled(r);
+            self.take_requests(r);
+            if !self.step(r) {
+                self.waker.wait();
+            }
+        }
+    }
+
+    fn drop_cancelled(&self, r: &mut Running) {
+        for i in 0..r.slots.len() {
+            if r.slots[i].as_ref().is_some_and(|s| s.outlet.is_cancelled() || s.inlet.is_hung_up()) {
+                self.free(r, i, Ok(()));
+            }
+        }
+    }
+
+    fn take_requests(&self, r: &mut Running) {
+        while let Some(free) = r.slots.iter().position(Option::is_none)
+            && let Ok(mut new) = self.requests.try_recv()
+        {
+            let saved = new.saved.take();
+            let slot = Slot::new(new, self.model.speller.clone(), self.model.frame_seconds);
+            self.model.encoder.start(&mut r.state, free, slot.shape);
+            let slot = r.slots[free].insert(slot);
+            if let Some(saved) = saved
+                && let Err(e) = slot.restore(&self.model, &mut r.state, free, saved)
+            {
+                self.free(r, free, Err(e));
+            }
+        }
+    }
+
+    /// Ends a slot's stream.
+    fn free(&self, r: &mut Running, i: usize, result: Result<(), EngineError>) {
+        if let Some(slot) = r.slots[i].take() {
+            // Whoever learns of the end may ask for a new stream at once.
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            slot.inlet.hang_up();
+            slot.outlet.finish(result);
+        }
+    }
+
+    /// One step of every stream that has audio for it. Returns whether anything was done.
+    fn step(&mut self, r: &mut Running) -> bool {
+        let begun = Instant::now();
+        let did = self.gather(r);
+        if r.spans.is_empty() {
+            return did;
+        }
+        let model = self.model.clone();
+        let encoding = Instant::now();
+        let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
+        let rows = spans.iter().map(|s| s.rows).sum();
+        if rows > 0 {
+            r.projected.shape(rows, model.decoder.frame_width());
+            model.decoder.project(&mut self.exec, x, rows, &mut r.projected);
+        }
+        r.parts.clear();
+        let mut row = 0;
+        for s in spans {
+            r.parts.push(Part { slot: s.slot, row, rows: s.rows, done: 0, piece: 0 });
+            row += s.rows;
+        }
+        let encoder = encoding.elapsed();
+        self.tracer.event("encoder", encoding, encoder, rows);
+        let searching = Instant::now();
+        self.search(r);
+        let search = searching.elapsed();
+        self.tracer.event("search", searching, search, rows);
+        self.count(r, rows, [encoder, search, begun.elapsed()]);
+        self.settle(r);
+        true
+    }
+
+    /// Fills the mel buffer with what streams have, in turn. Returns whether anything was done without a step.
+    fn gather(&mut self, r: &mut Running) -> bool {
+        let model = self.model.clone();
+        let (n, bins, offline) = (r.slots.len(), model.bins, model.encoder.is_offline());
+        let factor = model.encoder.config().subsampling_factor;
+        let live = r.slots.iter().flatten().count().max(1);
+        let room = frames_per_stream(&model.encoder, self.slots).min(STEP_FRAMES / live);
+        r.spans.clear();
+        let (mut rows, mut frames, mut did) = (0, 0, false);
+        let first = r.turn;
+        for i in (0..n).map(|k| (first + k) % n) {
+            let Some(planned) = self.plan(r, i, room, &mut did) else { continue };
+            let more = planned.rows.div_ceil(factor);
+            if frames > 0 && frames + more > STEP_FRAMES {
+                r.turn = i;
+                break;
+            }
+            frames += more;
+            let Some(slot) = &mut r.slots[i] else { continue };
+            slot.planned = planned;
+            grow(&mut r.mel, rows, rows + planned.rows);
+            let to = &mut r.mel.head_mut(rows + planned.rows)[rows * bins..];
+            slot.inlet.take(to, planned.advance);
+            if model.normalize == MelNormalize::PerFeature {
+                normalise_per_feature(to, bins);
+            }
+            if offline {
+                model.encoder.start(&mut r.state, i, slot.shape);
+            }
+            r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
+            rows += planned.rows;
+        }
+        did
+    }
+
+    /// What the next step takes of a slot; what needs no step is done at once.
+    fn plan(&mut self, r: &mut Running, i: usize, room: usize, did: &mut bool) -> Option<Planned> {
+        loop {
+            let slot = r.slots[i].as_ref()?;
+            if slot.outlet.is_full() {
+                return None;
+            }
+            match slot.plan(&self.model.encoder, room) {
+                Plan::Wait => return None,
+                Plan::Step(planned) => return Some(planned),
+                Plan::Snapshot => slot.answer_snapshot(&self.model, &r.state, i),
+                Plan::Close => self.close_part(r, i),
+                Plan::Abandoned => self.free(r, i, Err(EngineError::Abandoned)),
+            }
+            *did = true;
+        }
+    }
+
+    /// Searches the frames of a step, piece by piece: a piece ends where a rule may end its utterance.
+    fn search(&mut self, r: &mut Running) {
+        let model = self.model.clone();
+        let offline = model.encoder.is_offline();
+        loop {
+            r.pieces.clear();
+            let mut whole = true;
+            for part in &mut r.parts {
+                let Some(slot) = &mut r.slots[part.slot] else { continue };
+                let left = part.rows - part.done;
+                part.piece = if offline { left } else { slot.piece(left) };
+                whole &= part.piece == part.rows;
+                if part.piece > 0
+                    && let Some(search) = slot.search.take()
+                {
+                    r.pieces.push(Span { slot: part.slot, rows: part.piece });
+                    r.searches.push(search);
+                }
+            }
+            if r.pieces.is_empty() {
+                return;
+            }
+            let frames = if whole { &r.projected } else { cut(r.parts.iter(), &r.projected, &mut r.piece) };
+            r.search.step(&mut self.exec, &model.decoder, frames, &r.pieces, &mut r.searches);
+            for (piece, search) in r.pieces.iter().zip(r.searches.drain(..)) {
+                if let Some(slot) = &mut r.slots[piece.slot] {
+                    slot.search = Some(search);
+                }
+            }
+            for part in &mut r.parts {
+                part.done += part.piece;
+            }
+            for k in 0..r.pieces.len() {
+                let Span { slot, rows } = r.pieces[k];
+                if !offline {
+                    self.hear(r, slot, rows);
+                }
+            }
+        }
+    }
+
+    /// Takes what the search found in `frames` more frames of a stream.
+    fn hear(&mut self, r: &mut Running, i: usize, frames: usize) {
+        let Some(slot) = &mut r.slots[i] else { return };
+        slot.searched += frames;
+        slot.hear();
+        if let Some(reason) = slot.utterance.end_at(slot.searched) {
+            let at = slot.utterance.seconds(slot.searched);
+            let nbest = slot.conclude(&self.model, &mut r.search, &mut self.exec);
+            slot.utterance.end(at, reason, nbest, &mut slot.events);
+            if let Some(search) = &mut slot.search {
+                search.reset_utterance(&self.model.decoder);
+            }
+        }
+    }
+
+    /// Tells what was heard, and ends parts that are over.
+    fn settle(&mut self, r: &mut Running) {
+        for k in 0..r.spans.len() {
+            let i = r.spans[k].slot;
+            let Some(slot) = &mut r.slots[i] else { continue };
+            let Planned { advance, closes, .. } = slot.planned;
+            slot.taken += advance;
+            if self.model.encoder.is_offline() {
+                slot.take_window(&self.model, &mut r.search, &mut self.exec, closes);
+            }
+            if closes {
+                self.close_part(r, i);
+            } else {
+                slot.utterance.tell_partial(&mut slot.events);
+                slot.outlet.push(&mut slot.events);
+            }
+        }
+    }
+
+    /// The rows before a mark are all heard: does what the mark says.
+    fn close_part(&mut self, r: &mut Running, i: usize) {
+        let Some(slot) = &mut r.slots[i] else { return };
+        let Some(mark) = slot.inlet.pop_mark() else { return };
+        let offline = self.model.encoder.is_offline();
+        // An offline search was concluded with its window.
+        let nbest = if offline {
+            std::mem::take(&mut slot.readings)
+        } else {
+            slot.conclude(&self.model, &mut r.search, &mut self.exec)
+        };
+        match mark {
+            Mark::End { samples } => {
+                let at = samples as f64 / SAMPLE_RATE as f64;
+                slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.events);
+                slot.begin_part(samples);
+                self.model.encoder.start(&mut r.state, i, slot.shape);
+                slot.outlet.push(&mut slot.events);
+            }
+            Mark::Finish => {
+                slot.utterance.finish(nbest, &mut slot.events);
+                slot.outlet.push(&mut slot.events);
+                slot.outlet.record(|s| s.segments = slot.utterance.ended);
+                self.free(r, i, Ok(()));
+            }
+            // Snapshots are answered before.
+            Mark::Snapshot { .. } => {}
+        }
+    }
+
+    fn count(&self, r: &Running, rows: usize, times: [Duration; 3]) {
+        let [encoder, search, total] = times;
+        {
+            let mut s = lock(&self.stats);
+            s.steps += 1;
+            s.frames += rows;
+            s.chunks += r.spans.len();
+            s.encoder += encoder;
+            s.search += search;
+            s.total += total;
+            s.step_times.add(total);
+        }
+        for part in &r.parts {
+            let Some(slot) = &r.slots[part.slot] else { continue };
+            let share = total.mul_f64(part.rows as f64 / rows.max(1) as f64);
+            slot.outlet.record(|s| {
+                s.steps += 1;
+                s.step_times.add(total);
+                s.step_time += share;
+                s.frames += part.rows;
+                s.segments = slot.utterance.ended;
+                s.consumed += slot.planned.advance as f64 / ROW_RATE as f64;
+            });
+        }
+    }
+}
+
+/// Makes room for `rows` rows and keeps the first `used`.
+fn grow(buffer: &mut Buffer, used: usize, rows: usize) {
+    if buffer.rows() >= rows {
+        return;
+    }
+    let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
+    larger.head_mut(used).copy_from_slice(buffer.head(used));
+    *buffer = larger;
+}
+
+/// The rows of the pieces under way, one after the other.
+fn cut<'a, 'b>(
+    parts: impl Iterator<Item = &'b Part> + Clone,
+    all: &Buffer,
+    out: &'a mut Buffer,
+) -> &'a Buffer {
+    out.shape(parts.clone().map(|p| p.piece).sum(), all.cols());
+    let rows = parts.flat_map(|p| (0..p.piece).map(|k| p.row + p.done + k));
+    for (to, from) in rows.enumerate() {
+        out.row_mut(to).copy_from_slice(all.row(from));
+    }
+    out
+}

@@ -1,0 +1,130 @@
+//! The sender's side of a stream: samples in, mel rows to the model.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use voce_audio::mel::MEL_HOP;
+
+use super::inlet::{HungUp, Inlet, Mark};
+use super::mel_tail::Mel;
+use super::outlet::Outlet;
+use crate::EngineError;
+
+/// Samples beyond this are no audio in -1..1, not even one with the wrong scale.
+const LOUDEST: f32 = 1e6;
+/// Samples that become rows at once: how long the model waits for the rest.
+const PIECE: usize = 16_000;
+
+/// Takes a stream's audio: 16 kHz, mono, -1..1. To be finished; a sender that is dropped before breaks the stream
+/// off.
+pub struct AudioSender {
+    inlet: Arc<Inlet>,
+    outlet: Arc<Outlet>,
+    mel: Mel,
+    rows: Vec<f32>,
+    samples: u64,
+    finished: bool,
+    mel_time: Duration,
+}
+
+impl AudioSender {
+    pub(super) fn new(inlet: Arc<Inlet>, outlet: Arc<Outlet>, mel: Mel, samples: u64) -> Self {
+        Self { inlet, outlet, mel, rows: Vec::new(), samples, finished: false, mel_time: Duration::ZERO }
+    }
+
+    /// Takes all samples; waits while the queue (ten seconds) is full.
+    pub fn push(&mut self, mut samples: &[f32]) -> Result<(), HungUp> {
+        while !samples.is_empty() {
+            self.inlet.wait_for_room()?;
+            let taken = self.try_push(samples)?;
+            samples = &samples[taken..];
+        }
+        Ok(())
+    }
+
+    /// Takes as many samples as there is room for, and says how many.
+    pub fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
+        let mut taken = 0;
+        while taken < samples.len() {
+            let room = self.inlet.room()?.saturating_mul(MEL_HOP).min(PIECE);
+            let piece = &samples[taken..(taken + room).min(samples.len())];
+            if piece.is_empty() {
+                break;
+            }
+            self.check(piece)?;
+            let begun = Instant::now();
+            self.rows.clear();
+            self.mel.process(piece, &mut self.rows);
+            self.mel_time += begun.elapsed();
+            self.samples += piece.len() as u64;
+            self.inlet.push(&self.rows, piece.len());
+            taken += piece.len();
+        }
+        Ok(taken)
+    }
+
+    /// A sample that is no number ends this stream, and no other.
+    fn check(&self, samples: &[f32]) -> Result<(), HungUp> {
+        let bad = |s: &&f32| !s.is_finite() || s.abs() > LOUDEST;
+        let Some(sample) = samples.iter().find(bad) else { return Ok(()) };
+        self.outlet.finish(Err(EngineError::BadRequest {
+            what: "audio",
+            value: sample.to_string(),
+            rule: "samples are numbers from -1 to 1",
+        }));
+        self.inlet.hang_up();
+        Err(HungUp)
+    }
+
+    /// Ready once there is room for samples.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HungUp>> {
+        self.inlet.poll_room(cx)
+    }
+
+    /// Ends the utterance at this point of the audio: its final comes without waiting for more, even if it is
+    /// empty, and what follows is heard as if it were the begin of a stream.
+    pub fn end_utterance(&mut self) {
+        self.flush();
+        self.inlet.mark(Mark::End { samples: self.samples });
+    }
+
+    /// Ends the stream: what is in flight is heard, then the events end.
+    pub fn finish(mut self) {
+        self.flush();
+        self.finished = true;
+        self.inlet.mark(Mark::Finish);
+    }
+
+    fn flush(&mut self) {
+        self.rows.clear();
+        self.mel.finish(&mut self.rows);
+        self.inlet.push(&self.rows, 0);
+    }
+
+    /// The stream's state once all audio so far was heard, for [`super::Listener::resume`]. The stream goes on.
+    pub fn snapshot(&mut self) -> Result<Vec<u8>, EngineError> {
+        let (reply, answer) = sync_channel(1);
+        self.inlet.mark(Mark::Snapshot { tail: Box::new(self.mel.tail()), samples: self.samples, reply });
+        answer.recv().unwrap_or_else(|_| Err(EngineError::Stopped("the stream has ended".into())))
+    }
+
+    /// Seconds of audio so far.
+    pub fn seconds(&self) -> f64 {
+        self.samples as f64 / super::inlet::SAMPLE_RATE as f64
+    }
+
+    /// Time spent in the front end.
+    pub fn mel_time(&self) -> Duration {
+        self.mel_time
+    }
+}
+
+impl Drop for AudioSender {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.inlet.abandon();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A stream's text: tokens become words and utterances, by rules that look at decoded frames only.
+
+use std::sync::Arc;
+
+use voce_models::transducer::Token;
+
+use super::event::{Alternative, EndReason, ListenEvent, Segment};
+use super::words::{Clock, Speller};
+
+/// When utterances end, in encoder frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rules {
+    pub silence: Option<usize>,
+    pub longest: Option<usize>,
+}
+
+/// The current utterance of a stream and how much of it was told.
+pub(super) struct Utterance {
+    speller: Arc<Speller>,
+    rules: Rules,
+    partials: bool,
+    clock: Clock,
+    /// Added to frames, so that they count from the stream's begin.
+    base: usize,
+    /// Tokens that are certain.
+    tokens: Vec<Token>,
+    /// Tokens that a wider search may still change.
+    tentative: Vec<Token>,
+    /// Certain tokens whose words were told.
+    told: usize,
+    /// Tokens of the last partial.
+    shown: Vec<u32>,
+    /// An utterance came before, in the same part of the stream.
+    later: bool,
+    /// Utterances ended.
+    pub ended: usize,
+}
+
+impl Utterance {
+    pub(super) fn new(speller: Arc<Speller>, rules: Rules, partials: bool, frame_seconds: f64) -> Self {
+        Self {
+            speller,
+            rules,
+            partials,
+            clock: Clock { frame: frame_seconds, offset: 0.0 },
+            base: 0,
+            tokens: Vec::new(),
+            tentative: Vec::new(),
+            told: 0,
+            shown: Vec::new(),
+            later: false,
+            ended: 0,
+        }
+    }
+
+    /// A new part of the stream begins after so many seconds.
+    pub(super) fn begin_part(&mut self, seconds: f64) {
+        self.clock.offset = seconds;
+        self.base = (seconds / self.clock.frame) as usize;
+        self.later = false;
+    }
+
+    /// Frames of this part after which a rule may end the utterance, if nothing is said till then.
+    pub(super) fn next_stop(&self) -> usize {
+        let all = || self.tokens.iter().chain(&self.tentative);
+        let (Some(first), Some(last)) = (all().next(), all().next_back()) else { return usize::MAX };
+        let spoken = self.speller.end_of(last).max(last.frame + 1);
+        let silence = self.rules.silence.map_or(usize::MAX, |n| spoken + n);
+        let length = self.rules.longest.map_or(usize::MAX, |n| first.frame + n);
+        silence.min(length)
+    }
+
+    /// The rule that ends the utterance now that `done` frames of this part are decoded.
+    pub(super) fn end_at(&self, done: usize) -> Option<EndReason> {
+        if done < self.next_stop() {
+            return None;
+        }
+        let last = self.tokens.iter().chain(&self.tentative).next_back()?;
+        let spoken = self.speller.end_of(last).max(last.frame + 1);
+        let silent = self.rules.silence.is_some_and(|n| done >= spoken + n);
+        Some(if silent { EndReason::Silence } else { EndReason::Length })
+    }
+
+    /// Takes tokens that will not change. Each end token ends an utterance.
+    pub(super) fn take(&mut self, certain: &[Token], events: &mut Vec<ListenEvent>) {
+        for &token in certain {
+            if Some(token.id) == self.speller.end_token {
+                let at = self.clock.at(token.frame);
+                self.end(at, EndReason::Token, Vec::new(), events);
+                continue;
+            }
+            // What punctuates the utterance before must not begin this one.
+            if self.later && self.tokens.is_empty() && self.speller.is_punctuation(token.id) {
+                continue;
+            }
+            self.tokens.push(token);
+        }
+        self.tell_words(false, events);
+    }
+
+    /// Takes the tokens after the certain ones that are the best guess now.
+    pub(super) fn guess(&mut self, tentative: &[Token]) {
+        self.tentative.clear();
+        self.tentative.extend_from_slice(tentative);
+    }
+
+    /// Tells words that are complete; at the end all are.
+    fn tell_words(&mut self, all: bool, events: &mut Vec<ListenEvent>) {
+        loop {
+            let rest = &self.tokens[self.told..];
+            let length = self.speller.word_length(rest);
+            if rest.is_empty() || (length == rest.len() && !all) {
+                return;
+            }
+            events.extend(self.speller.word(&rest[..length], self.clock).map(ListenEvent::Word));
+            self.told += length;
+        }
+    }
+
+    /// Tells the utterance so far if it has changed.
+    pub(super) fn tell_partial(&mut self, events: &mut Vec<ListenEvent>) {
+        if !self.partials {
+            return;
+        }
+        let ids = || self.tokens.iter().chain(&self.tentative).map(|t| t.id);
+        if ids().eq(self.shown.iter().copied()) {
+            return;
+        }
+        self.shown = ids().collect();
+        if !self.shown.is_empty() {
+            events.push(ListenEvent::Partial(self.segment(Vec::new())));
+        }
+    }
+
+    /// Ends the utterance for a reason: an endpoint, and the utterance unless it is empty and nobody asked.
+    pub(super) fn end(
+        &mut self,
+        at: f64,
+        reason: EndReason,
+        nbest: Vec<Alternative>,
+        events: &mut Vec<ListenEvent>,
+    ) {
+        self.settle(events);
+        events.push(ListenEvent::Endpoint { at, reason });
+        if !self.tokens.is_empty() || reason == EndReason::Forced {
+            events.push(ListenEvent::Final(self.segment(nbest)));
+        }
+        self.clear();
+    }
+
+    /// Ends the stream.
+    pub(super) fn finish(&mut self, nbest: Vec<Alternative>, events: &mut Vec<ListenEvent>) {
+        self.settle(events);
+        if !self.tokens.is_empty() {
+            events.push(ListenEvent::Final(self.segment(nbest)));
+        }
+        self.clear();
+    }
+
+    fn settle(&mut self, events: &mut Vec<ListenEvent>) {
+        self.tokens.append(&mut self.tentative);
+        self.tell_words(true, events);
+    }
+
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.told = 0;
+        self.shown.clear();
+        self.later = true;
+        self.ended += 1;
+    }
+
+    /// Seconds of a frame of this part.
+    pub(super) fn seconds(&self, frame: usize) -> f64 {
+        self.clock.at(frame)
+    }
+
+    fn segment(&self, nbest: Vec<Alternative>) -> Segment {
+        let tokens: Vec<Token> = self.tokens.iter().chain(&self.tentative).copied().collect();
+        let mut words = Vec::new();
+        self.speller.words(&tokens, self.clock, &mut words);
+        let ids: Vec<u32> = tokens.iter().map(|t| t.id).collect();
+        let durations = if self.speller.has_durations() { &tokens[..] } else { &[] };
+        Segment {
+            text: self.speller.text(&ids),
+            start: words.first().map_or(0.0, |w| w.start),
+            end: words.last().map_or(0.0, |w| w.end),
+            words,
+            frames: tokens.iter().map(|t| t.frame + self.base).collect(),
+            durations: durations.iter().map(|t| t.duration).collect(),
+            tokens: ids,
+            nbest,
+        }
+    }
+
+    /// What a snapshot keeps.
+    pub(super) fn save(&self) -> Saved {
+        Saved {
+            tokens: self.tokens.clone(),
+            told: self.told,
+            shown: self.shown.clone(),
+            later: self.later,
+            seconds: self.clock.offset,
+            ended: self.ended,
+        }
+    }
+
+    /// Goes on from a snapshot.
+    pub(super) fn restore(&mut self, saved: Saved) {
+        self.begin_part(saved.seconds);
+        self.told = saved.told.min(saved.tokens.len());
+        self.tokens = saved.tokens;
+        self.shown = saved.shown;
+        self.later = saved.later;
+        self.ended = saved.ended;
+    }
+}
+
+/// An utterance under way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Saved {
+    pub tokens: Vec<Token>,
+    pub told: usize,
+    pub shown: Vec<u32>,
+    pub later: bool,
+    pub seconds: f64,
+    pub ended: usize,
+}

@@ -1,0 +1,11 @@
+//! Listeners from outside: what they hear agrees with the published packages, and does not depend on how audio
+//! arrives or on what is heard beside it.
+#![allow(missing_docs)]
+
+mod endpoints;
+mod reference;
+mod robustness;
+mod snapshots;
+mod streams;
+mod support;
+mod windows;

@@ -1,0 +1,100 @@
+//! A stream that was saved goes on as if never interrupted.
+
+use voce_engine::EngineError;
+use voce_engine::listener::{Endpointing, ListenRequest};
+
+use crate::support::{Heard, chunk, clip, feed, hear, open, rest};
+
+fn joined(mut a: Heard, b: Heard) -> Heard {
+    a.segments.extend(b.segments);
+    a.words.extend(b.words);
+    a.ends.extend(b.ends);
+    a
+}
+
+#[test]
+fn the_transcript_continues() {
+    let mut audio = clip("long.wav");
+    audio.extend(clip("a.wav"));
+    let endpoint = Endpointing { silence_ms: Some(240), max_ms: None };
+    for (name, request) in [
+        ("stream", ListenRequest { endpoint, ..chunk(320) }),
+        ("stream", ListenRequest { beam: 3, ..chunk(160) }),
+        ("stream_left70", chunk(80)),
+        ("prompt", ListenRequest { language: Some("de-DE".into()), ..ListenRequest::default() }),
+        ("tdt", ListenRequest::default()),
+    ] {
+        let (here, there) = (open(name, 1), open(name, 2));
+        let whole = hear(&here, &request, &audio);
+        for cut in [0, 1, 3_333, 16_000, 47_123, audio.len()] {
+            let (mut sender, mut stream) = here.listen(&request).unwrap();
+            sender.push(&audio[..cut]).unwrap();
+            let saved = sender.snapshot().unwrap();
+            // The first stream breaks off here; what it told so far counts.
+            drop(sender);
+            let mut before = Heard::default();
+            for event in stream.by_ref() {
+                match event {
+                    Ok(event) => before.add(event),
+                    Err(e) => assert!(matches!(e, EngineError::Abandoned), "{e}"),
+                }
+            }
+            drop(stream);
+            let (sender, mut stream) = there.resume(&saved, &request).unwrap();
+            assert!((sender.seconds() - cut as f64 / 16_000.0).abs() < 1e-9);
+            feed(sender, &audio[cut..], &[777]);
+            let got = joined(before, rest(&mut stream));
+            assert_eq!(got.segments, whole.segments, "{name} at {cut}");
+            assert_eq!(got.words, whole.words, "{name} at {cut}: no word twice, none lost");
+            assert_eq!(got.ends, whole.ends, "{name} at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_saved_stream_goes_on_itself() {
+    let listener = open("stream", 1);
+    let audio = clip("long.wav");
+    let whole = hear(&listener, &chunk(320), &audio);
+    let (mut sender, mut stream) = listener.listen(&chunk(320)).unwrap();
+    for piece in audio.chunks(20_000) {
+        sender.push(piece).unwrap();
+        assert!(sender.snapshot().unwrap().len() > 100);
+    }
+    sender.finish();
+    assert_eq!(rest(&mut stream), whole);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let listener = open("stream", 2);
+    let (mut sender, _stream) = listener.listen(&chunk(320)).unwrap();
+    sender.push(&clip("a.wav")).unwrap();
+    let saved = sender.snapshot().unwrap();
+    let refused = |l: &voce_engine::listener::Listener, bytes: &[u8], r: &ListenRequest| {
+        // Some faults are found when the thread takes the stream.
+        match l.resume(bytes, r) {
+            Err(e) => matches!(e, EngineError::Snapshot(_)),
+            Ok((_sender, mut stream)) => matches!(stream.next(), Some(Err(EngineError::Snapshot(_)))),
+        }
+    };
+    assert!(refused(&listener, &saved, &chunk(80)), "another chunk");
+    assert!(refused(&open("stream_left70", 1), &saved, &ListenRequest::default()), "another model");
+    assert!(refused(&listener, &saved[..saved.len() - 9], &ListenRequest::default()));
+    assert!(refused(&listener, b"voce", &ListenRequest::default()));
+    assert!(refused(&listener, &saved, &ListenRequest { beam: 2, ..chunk(320) }), "another beam");
+    let mut ears = 0;
+    for at in (0..saved.len()).step_by(saved.len() / 200) {
+        let mut bad = saved.clone();
+        bad[at] ^= 0x5a;
+        // Damage that cannot be seen gives another text, never a crash.
+        if let Ok((sender, mut stream)) = listener.resume(&bad, &chunk(320)) {
+            sender.finish();
+            ears += usize::from(stream.by_ref().all(|e| e.is_ok()));
+        }
+    }
+    assert!(ears > 0);
+    drop(sender);
+    let whole = clip("b.wav");
+    assert!(!hear(&listener, &chunk(320), &whole).segments.is_empty(), "the listener still hears");
+}

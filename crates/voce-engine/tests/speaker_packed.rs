@@ -1,0 +1,52 @@
+//! Packed weights are kept between runs, give the same audio, and cost only time when they are damaged.
+
+mod support;
+
+use support::{Empty, folder};
+use voce_engine::speaker::SpeakerOptions;
+use voce_engine::store::{Settings, Store};
+use voce_engine::{SpeakRequest, Speaker};
+use voce_nn::Precision;
+
+fn say(store: &Store, precision: Precision) -> Vec<f32> {
+    let options = SpeakerOptions { precision, threads: 1, ..Default::default() };
+    let speaker = Speaker::open(store, folder("lsd").to_str().unwrap(), &options).unwrap();
+    let voice = speaker.voice(store, "voice").unwrap();
+    let request = SpeakRequest {
+        voice: Some(voice),
+        temperature: Some(0.0),
+        max_frames: Some(4),
+        ..Default::default()
+    };
+    let chunks: Result<Vec<_>, _> = speaker.speak("Go and look.", &request).unwrap().collect();
+    chunks.unwrap().into_iter().flat_map(|c| c.samples).collect()
+}
+
+fn kept(store: &Store) -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> =
+        std::fs::read_dir(store.packed_dir()).map_or(vec![], |d| d.map(|e| e.unwrap().path()).collect());
+    files.sort();
+    files
+}
+
+#[test]
+fn the_second_start_reads_what_the_first_packed() {
+    let empty = Empty::new();
+    let store = Store::new(Settings { keep_packed: Some(0), ..empty.store.settings().clone() });
+    for precision in [Precision::Int8, Precision::Int4] {
+        let plain = say(&empty.store, precision);
+        assert!(kept(&empty.store).len() < 2, "a store that keeps nothing keeps nothing");
+        let first = say(&store, precision);
+        let files = kept(&store);
+        let sizes: Vec<u64> = files.iter().map(|f| f.metadata().unwrap().len()).collect();
+        assert!(!plain.is_empty() && first == plain, "{precision}");
+        assert!(say(&store, precision) == plain, "{precision} from the file");
+        assert_eq!(kept(&store), files, "no other file comes");
+        for (file, size) in files.iter().zip(sizes) {
+            assert_eq!(file.metadata().unwrap().len(), size);
+            std::fs::write(file, vec![7; size as usize / 2]).unwrap();
+        }
+        assert!(say(&store, precision) == plain, "{precision} after damage");
+    }
+    assert_eq!(kept(&store).len(), 2, "a file per precision");
+}

@@ -1,0 +1,117 @@
+//! Samples to bytes in whatever format a client asked for, piece by piece.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use voce_audio::encode::{OpusOptions, OpusWriter, sink_to};
+use voce_audio::output::Output;
+use voce_audio::{AudioError, AudioFormat, AudioSink, RawEncoding, Resampler};
+
+use super::mp3;
+
+/// Packets of 20 ms in a page of streamed Opus: less delay than the default of files.
+const OPUS_PAGE: u32 = 2;
+/// The rate of headerless PCM, as OpenAI has it.
+const PCM: u32 = 24_000;
+/// The rate of the telephone's formats.
+const TELEPHONE: u32 = 8_000;
+
+/// A format that speech can be sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// What voce-audio writes.
+    File(AudioFormat),
+    /// MP3, where this build has it.
+    Mp3,
+}
+
+impl Format {
+    pub(crate) fn media_type(self) -> String {
+        match self {
+            Format::Mp3 => "audio/mpeg".into(),
+            Format::File(f @ AudioFormat::Raw(_)) => format!("{};rate={};channels=1", f.media_type(), self.rate(0)),
+            Format::File(f) => f.media_type().into(),
+        }
+    }
+
+    /// The rate of the output: headerless formats have the one that everybody expects, the others the model's.
+    fn rate(self, model: u32) -> u32 {
+        match self {
+            Format::File(AudioFormat::Raw(RawEncoding::Mulaw | RawEncoding::Alaw)) => TELEPHONE,
+            Format::File(AudioFormat::Raw(_)) => PCM,
+            Format::Mp3 => mp3::RATES.into_iter().find(|r| *r >= model).unwrap_or(PCM),
+            Format::File(_) => model,
+        }
+    }
+}
+
+/// An encoder whose bytes are taken as they come.
+pub(crate) struct Encoder {
+    sink: Box<dyn AudioSink>,
+    made: Made,
+    resampler: Resampler,
+    resampled: Vec<f32>,
+}
+
+impl Encoder {
+    pub(crate) fn new(format: Format, rate: u32) -> Result<Self, AudioError> {
+        let made = Made::default();
+        let resampler = Resampler::new(rate, format.rate(rate));
+        let rate = format.rate(rate);
+        let sink: Box<dyn AudioSink> = match format {
+            Format::Mp3 => mp3::sink(made.clone(), rate)?,
+            Format::File(AudioFormat::OggOpus) => {
+                let options = OpusOptions { packets_per_page: OPUS_PAGE, ..OpusOptions::default() };
+                Box::new(OpusWriter::new(made.clone(), rate, options)?)
+            }
+            Format::File(format) => sink_to(made.clone(), format, rate)?,
+        };
+        Ok(Self { sink, made, resampler, resampled: Vec::new() })
+    }
+
+    /// Bytes that are ready, which may be none; the header comes with the first call.
+    pub(crate) fn write(&mut self, samples: &[f32]) -> Result<Bytes, AudioError> {
+        self.resampled.clear();
+        self.resampler.process(samples, &mut self.resampled);
+        self.sink.write(&self.resampled)?;
+        Ok(self.made.take())
+    }
+
+    /// The last bytes.
+    pub(crate) fn finish(&mut self) -> Result<Bytes, AudioError> {
+        self.resampled.clear();
+        self.resampler.finish(&mut self.resampled);
+        self.sink.write(&self.resampled)?;
+        self.sink.finish()?;
+        Ok(self.made.take())
+    }
+}
+
+/// Bytes that an encoder has made and nobody has taken yet.
+#[derive(Clone, Default)]
+pub(crate) struct Made(Arc<Mutex<Vec<u8>>>);
+
+impl Made {
+    fn take(&self) -> Bytes {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+    }
+}
+
+impl Output for Made {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), AudioError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), AudioError> {
+        Ok(())
+    }
+
+    fn patch(&mut self, _: u64, _: &[u8]) -> Result<bool, AudioError> {
+        Ok(false)
+    }
+
+    fn commit(&mut self) -> Result<(), AudioError> {
+        Ok(())
+    }
+}

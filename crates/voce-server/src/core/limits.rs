@@ -1,0 +1,96 @@
+//! What a client may cost: every limit is a named constant, and a field of [`Limits`] where a deployment may change it.
+
+use std::time::Duration;
+
+/// Largest request body, as the common speech services take: 25 MiB.
+pub const MAX_BODY: usize = 25 * 1024 * 1024;
+/// Largest JSON request body: texts are short, audio does not come as JSON.
+pub const MAX_JSON: usize = 1024 * 1024;
+/// What a multipart body may have beside its file.
+pub const MULTIPART_OVERHEAD: usize = 64 * 1024;
+/// Longest text of one speech request, in bytes.
+pub const MAX_TEXT: usize = 64 * 1024;
+/// Longest name of a model, voice, language or format in a request.
+pub const MAX_NAME: usize = 256;
+/// Most hot words of one request, and the longest of them in bytes.
+pub const MAX_HOTWORDS: usize = 256;
+/// Longest hot word, in bytes.
+pub const MAX_HOTWORD: usize = 128;
+/// Largest WebSocket message: an append of 15 MiB in base64 with its JSON around it.
+pub const MAX_WS_MESSAGE: usize = 21 * 1024 * 1024;
+/// Largest decoded audio of one WebSocket message, 15 MiB as the Realtime API has it.
+pub const MAX_APPEND: usize = 15 * 1024 * 1024;
+/// Bytes read ahead from a WebSocket: small, because thousands of sockets are idle most of the time.
+pub const WS_READ_BUFFER: usize = 4 * 1024;
+/// Bytes that may wait to be written to a WebSocket before its reader counts as gone.
+pub const WS_WRITE_BUFFER: usize = 1024 * 1024;
+/// Largest clip to clone a voice from.
+pub const MAX_VOICE_SAMPLE: usize = 10 * 1024 * 1024;
+/// How long the head of a request may take.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a body may take before its rate counts.
+pub const BODY_GRACE: Duration = Duration::from_secs(5);
+/// Bytes per second that a body must bring after the grace.
+pub const BODY_RATE: usize = 1024;
+/// How long a reader may leave its socket full.
+pub const WRITE_STALL: Duration = Duration::from_secs(10);
+/// Silence after which a WebSocket is pinged.
+pub const WS_PING: Duration = Duration::from_secs(10);
+/// Silence after which a WebSocket is closed.
+pub const WS_IDLE: Duration = Duration::from_secs(20);
+/// How long a closing WebSocket waits for the other side's word.
+pub const WS_CLOSE: Duration = Duration::from_secs(2);
+/// How long work in flight has at shutdown.
+pub const DRAIN: Duration = Duration::from_secs(30);
+/// What clients that were refused are told to wait.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Sockets open at once.
+pub const MAX_CONNECTIONS: usize = 16_384;
+/// Longest line of a Wyoming header.
+pub const MAX_WYOMING_LINE: usize = 64 * 1024;
+/// Largest payload of a Wyoming event.
+pub const MAX_WYOMING_PAYLOAD: usize = 1024 * 1024;
+/// Voices held ready, beside those on disk.
+pub const VOICE_CACHE: usize = 32;
+
+/// The limits of one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest request body.
+    pub body: usize,
+    /// Longest text of one speech request, in bytes.
+    pub text: usize,
+    /// Largest WebSocket message.
+    pub ws_message: usize,
+    /// How long the head of a request may take.
+    pub header_timeout: Duration,
+    /// How long a body may take before its rate counts.
+    pub body_grace: Duration,
+    /// How long a reader may leave its socket full.
+    pub write_stall: Duration,
+    /// Silence after which a WebSocket is pinged.
+    pub ws_ping: Duration,
+    /// Silence after which a WebSocket is closed.
+    pub ws_idle: Duration,
+    /// How long work in flight has at shutdown.
+    pub drain: Duration,
+    /// Sockets open at once.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: MAX_BODY,
+            text: MAX_TEXT,
+            ws_message: MAX_WS_MESSAGE,
+            header_timeout: HEADER_TIMEOUT,
+            body_grace: BODY_GRACE,
+            write_stall: WRITE_STALL,
+            ws_ping: WS_PING,
+            ws_idle: WS_IDLE,
+            drain: DRAIN,
+            connections: MAX_CONNECTIONS,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The series that `/metrics` shows: prefix `voce_`, base units, `_seconds`, `_bytes`, `_total`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What a stream does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Text to speech.
+    Speech,
+    /// Speech to text.
+    Recognition,
+}
+
+impl Kind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Kind::Speech => "speech",
+            Kind::Recognition => "recognition",
+        }
+    }
+
+    pub(crate) fn label(self) -> KindLabel {
+        KindLabel { kind: self.word() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RequestLabels {
+    pub(crate) route: String,
+    pub(crate) method: &'static str,
+    pub(crate) code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ErrorLabel {
+    pub(crate) r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct KindLabel {
+    pub(crate) kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ModelLabel {
+    pub(crate) model: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DirectionLabel {
+    pub(crate) dir: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ReasonLabel {
+    pub(crate) reason: &'static str,
+}
+
+type Seconds = Counter<f64, AtomicU64>;
+
+/// All series; clones share them.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Registry>,
+    pub(crate) requests: Family<RequestLabels, Counter>,
+    pub(crate) request_seconds: Histogram,
+    pub(crate) errors: Family<ErrorLabel, Counter>,
+    pub(crate) connections: Gauge,
+    pub(crate) streams_active: Family<KindLabel, Gauge>,
+    pub(crate) slots_total: Family<KindLabel, Gauge>,
+    pub(crate) queue_seconds: Histogram,
+    pub(crate) first_audio: Histogram,
+    pub(crate) first_word: Histogram,
+    pub(crate) step_seconds: Family<ModelLabel, Histogram>,
+    pub(crate) lag_seconds: Histogram,
+    pub(crate) audio_seconds: Family<DirectionLabel, Seconds>,
+    pub(crate) underruns: Counter,
+    pub(crate) cancelled: Family<ReasonLabel, Counter>,
+    pub(crate) model_bytes: Family<ModelLabel, Gauge>,
+    pub(crate) model_restarts: Family<ModelLabel, Counter>,
+    pub(crate) model_loads: Family<ModelLabel, Counter>,
+    pub(crate) model_unloads: Family<ModelLabel, Counter>,
+}
+
+/// Buckets around a frame of 80 ms.
+const STEP: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.5];
+/// Buckets for what a person waits for.
+const WAIT: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0];
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("voce");
+        let r = &mut registry;
+        let wait = || Histogram::new(WAIT);
+        let requests = Family::default();
+        r.register("requests", "Requests answered, by route, method and status", requests.clone());
+        let request_seconds = wait();
+        r.register_with_unit("request", "From a request's head to its response's head", Unit::Seconds, request_seconds.clone());
+        let errors = Family::default();
+        r.register("errors", "Errors told to clients, by code", errors.clone());
+        let connections = Gauge::default();
+        r.register("connections", "Open sockets", connections.clone());
+        let streams_active = Family::default();
+        r.register("streams_active", "Streams that hold a slot", streams_active.clone());
+        let slots_total = Family::default();
+        r.register("slots", "Slots there are", slots_total.clone());
+        let queue_seconds = wait();
+        r.register_with_unit("queue", "Time in line for a slot", Unit::Seconds, queue_seconds.clone());
+        let first_audio = wait();
+        r.register_with_unit("time_to_first_audio", "From a speech request to its first audio", Unit::Seconds, first_audio.clone());
+        let first_word = wait();
+        r.register_with_unit("time_to_first_word", "From a stream's first audio to its first word", Unit::Seconds, first_word.clone());
+        let step_seconds: Family<ModelLabel, Histogram> = Family::new_with_constructor(|| Histogram::new(STEP));
+        r.register_with_unit("step", "Mean time of a model's frame, one observation a request", Unit::Seconds, step_seconds.clone());
+        let lag_seconds = wait();
+        r.register_with_unit("lag", "Wall time since a live stream began, less the audio answered so far", Unit::Seconds, lag_seconds.clone());
+        let audio_seconds = Family::default();
+        r.register_with_unit("audio", "Audio in and out", Unit::Seconds, audio_seconds.clone());
+        let underruns = Counter::default();
+        r.register("underruns", "Times a listener at normal speed had to wait for speech", underruns.clone());
+        let cancelled = Family::default();
+        r.register("cancelled", "Streams that ended before their end", cancelled.clone());
+        let model_bytes = Family::default();
+        r.register_with_unit("model", "Weights read by a frame", Unit::Bytes, model_bytes.clone());
+        let model_restarts = Family::default();
+        r.register("model_restarts", "Times a model was loaded again after its thread died", model_restarts.clone());
+        let model_loads = Family::default();
+        r.register("model_loads", "Times a model was loaded", model_loads.clone());
+        let model_unloads = Family::default();
+        r.register("model_unloads", "Times an idle model was unloaded", model_unloads.clone());
+        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        r.register("build", "This build", build);
+        Self {
+            registry: Arc::new(registry),
+            requests,
+            request_seconds,
+            errors,
+            connections,
+            streams_active,
+            slots_total,
+            queue_seconds,
+            first_audio,
+            first_word,
+            step_seconds,
+            lag_seconds,
+            audio_seconds,
+            underruns,
+            cancelled,
+            model_bytes,
+            model_restarts,
+            model_loads,
+            model_unloads,
+        }
+    }
+
+    /// Counts an error.
+    pub(crate) fn error(&self, code: &'static str) {
+        self.errors.get_or_create(&ErrorLabel { r#type: code }).inc();
+    }
+
+    /// Counts a stream that ended early.
+    pub(crate) fn cancel(&self, reason: &'static str) {
+        self.cancelled.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// Counts seconds of audio, `in` or `out`.
+    pub(crate) fn audio(&self, dir: &'static str, seconds: f64) {
+        self.audio_seconds.get_or_create(&DirectionLabel { dir }).inc_by(seconds);
+    }
+
+    /// All series as text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,139 @@
+//! A server from its options to its end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use voce_engine::EngineError;
+use voce_engine::store::Store;
+
+use super::limits::Limits;
+use super::state::{AppState, Models};
+use super::{accept, routes};
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where it listens; port 0 takes any.
+    pub addr: SocketAddr,
+    /// Keys that are accepted; none means that no key is needed.
+    pub keys: Vec<String>,
+    /// Origins whose pages may call it; `*` for all.
+    pub cors: Vec<String>,
+    /// Names beside localhost by which a loopback server may be called.
+    pub hosts: Vec<String>,
+    /// Whether `/metrics` needs no key.
+    pub open_metrics: bool,
+    /// Other names of models.
+    pub aliases: Vec<(String, String)>,
+    /// Limits.
+    pub limits: Limits,
+    /// Where Wyoming listens, if at all.
+    pub wyoming: Option<SocketAddr>,
+    /// Whether clients may add and remove voices.
+    pub voice_changes: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
+            keys: Vec::new(),
+            cors: Vec::new(),
+            hosts: Vec::new(),
+            open_metrics: false,
+            aliases: Vec::new(),
+            limits: Limits::default(),
+            wyoming: None,
+            voice_changes: true,
+        }
+    }
+}
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be had.
+    #[error("cannot listen on {addr}: {source}: choose another --port, or stop who has it")]
+    Bind {
+        /// The address.
+        addr: SocketAddr,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A model cannot be loaded.
+    #[error("model '{id}': {source}")]
+    Model {
+        /// Which.
+        id: String,
+        /// Why.
+        source: EngineError,
+    },
+}
+
+/// A server that listens and has not begun to answer.
+pub struct Server {
+    listener: TcpListener,
+    wyoming: Option<TcpListener>,
+    state: AppState,
+}
+
+impl Server {
+    /// Takes the address. Models are loaded by [`Server::load`] or when they are first needed.
+    pub async fn bind(options: ServerOptions, models: Models, store: Store) -> Result<Self, ServeError> {
+        let listen = async |addr: SocketAddr| {
+            TcpListener::bind(addr).await.map_err(|source| ServeError::Bind { addr, source })
+        };
+        let listener = listen(options.addr).await?;
+        let wyoming = match options.wyoming {
+            Some(addr) => Some(listen(addr).await?),
+            None => None,
+        };
+        let loopback = options.addr.ip().is_loopback();
+        if !loopback && options.keys.is_empty() {
+            tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
+        }
+        let state = AppState::new(options, models, store, loopback);
+        Ok(Self { listener, wyoming, state })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap_or(self.state.options.addr)
+    }
+
+    /// Where Wyoming listens.
+    pub fn wyoming_addr(&self) -> Option<SocketAddr> {
+        self.wyoming.as_ref().and_then(|l| l.local_addr().ok())
+    }
+
+    /// Loads the models that are to be there from the start, and runs each once.
+    pub async fn load(&self) -> Result<(), ServeError> {
+        for mouth in self.state.mouths.iter().filter(|m| m.preloads()) {
+            mouth.warm().await.map_err(|source| ServeError::Model { id: mouth.id().to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Answers until `stop`, then drains.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+        let Self { listener, wyoming, state } = self;
+        let drain = state.drain.clone();
+        let signal = tokio::spawn(async move {
+            stop.await;
+            tracing::info!("draining");
+            drain.begin();
+        });
+        for mouth in &state.mouths {
+            if let Some(keep_alive) = mouth.keep_alive() {
+                tokio::spawn(mouth.clone().unload_when_idle(keep_alive));
+            }
+        }
+        let router = routes::router(state.clone());
+        if let Some(wyoming) = wyoming {
+            tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
+        }
+        accept::run(listener, router, state).await;
+        signal.abort();
+    }
+}

@@ -1,0 +1,124 @@
+//! What every handler sees: models, settings, keys, counters, and how far the shutdown has come.
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use voce_engine::store::Store;
+
+use super::auth::Keys;
+use super::drain::Drain;
+use super::error::ServerError;
+use super::metrics::Metrics;
+use super::query::short;
+use super::server::ServerOptions;
+use crate::ears::{Ear, EarOptions, Recogniser};
+use crate::mouth::{Mouth, MouthOptions};
+
+/// The models of a server: voices and recognisers, the first of each being the default.
+#[derive(Default)]
+pub struct Models {
+    /// Voices.
+    pub mouths: Vec<MouthOptions>,
+    /// Recognisers.
+    pub ears: Vec<(EarOptions, Arc<dyn Recogniser>)>,
+}
+
+/// Shared by all handlers.
+#[derive(Clone)]
+pub(crate) struct AppState(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) options: ServerOptions,
+    pub(crate) loopback: bool,
+    pub(crate) keys: Keys,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+    pub(crate) store: Store,
+    pub(crate) mouths: Vec<Arc<Mouth>>,
+    pub(crate) ears: Vec<Arc<Ear>>,
+    open: HashSet<&'static str>,
+}
+
+impl Deref for AppState {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl AppState {
+    pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
+        let metrics = Metrics::new();
+        let mouths = models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), metrics.clone())));
+        let ears = models.ears.into_iter().map(|(o, r)| Arc::new(Ear::new(o, r, metrics.clone())));
+        let mut open: HashSet<&'static str> =
+            super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
+        if options.open_metrics {
+            open.insert("/metrics");
+        }
+        Self(Arc::new(Inner {
+            loopback,
+            keys: Keys::new(&options.keys),
+            drain: Drain::default(),
+            mouths: mouths.collect(),
+            ears: ears.collect(),
+            store,
+            metrics,
+            options,
+            open,
+        }))
+    }
+
+    /// Whether a route needs no key.
+    pub(crate) fn is_open(&self, path: &str) -> bool {
+        self.open.contains(path)
+    }
+
+    /// `ok`, or why new work is not welcome.
+    pub(crate) fn readiness(&self) -> &'static str {
+        if self.drain.is_draining() {
+            "draining"
+        } else if self.mouths.iter().any(|m| !m.is_ready()) {
+            "loading"
+        } else {
+            "ok"
+        }
+    }
+
+    /// The voice model of a name or alias; the first where no name is given.
+    pub(crate) fn mouth(&self, name: Option<&str>) -> Result<&Arc<Mouth>, ServerError> {
+        let first = self.mouths.first().ok_or(ServerError::NoModel("voice model"))?;
+        let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(first) };
+        let name = self.unalias(name);
+        let found = self.mouths.iter().find(|m| m.id() == name);
+        let found = found.or_else(|| SPEECH_ALIASES.contains(&name).then_some(first));
+        found.ok_or_else(|| unknown(name, self.mouths.iter().map(|m| m.id()).chain(SPEECH_ALIASES)))
+    }
+
+    /// The recogniser of a name or alias; the first where no name is given.
+    pub(crate) fn ear(&self, name: Option<&str>) -> Result<&Arc<Ear>, ServerError> {
+        let first = self.ears.first().ok_or(ServerError::NoModel("recogniser"))?;
+        let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(first) };
+        let name = self.unalias(name);
+        let found = self.ears.iter().find(|m| m.id() == name);
+        let found = found.or_else(|| HEARING_ALIASES.contains(&name).then_some(first));
+        found.ok_or_else(|| unknown(name, self.ears.iter().map(|m| m.id()).chain(HEARING_ALIASES)))
+    }
+
+    /// What an alias of the settings stands for.
+    fn unalias<'a>(&'a self, name: &'a str) -> &'a str {
+        self.options.aliases.iter().find(|(alias, _)| alias == name).map_or(name, |(_, model)| model)
+    }
+}
+
+/// Names of OpenAI's voice models, which stand for the first one here.
+pub(crate) const SPEECH_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
+/// Names of OpenAI's recognisers, which stand for the first one here.
+pub(crate) const HEARING_ALIASES: [&str; 4] =
+    ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper"];
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ServerError {
+    ServerError::UnknownModel { name: short(name), known: known.collect::<Vec<_>>().join(", ") }
+}

@@ -1,0 +1,147 @@
+//! A WebSocket as protocols see it: frames in, frames out, pings and silence minded, closed with a code.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::time::{Instant, Sleep};
+
+use super::drain::Session;
+use super::error::ServerError;
+use super::limits::{self, Limits};
+use super::state::AppState;
+
+/// What arrives.
+pub(crate) enum Frame {
+    Text(Utf8Bytes),
+    Binary(Bytes),
+    /// The other side has gone.
+    Closed,
+    /// The other side has not said anything for too long.
+    Silent,
+    /// The server is on its way out and time is up.
+    Stop,
+}
+
+/// The other side cannot be written to any more.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+/// A socket with its patience.
+pub(crate) struct Wire {
+    socket: WebSocket,
+    heard: Instant,
+    alarm: Pin<Box<Sleep>>,
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    limits: Limits,
+    _session: Session,
+}
+
+/// Upgrades a request and runs a protocol on it.
+pub(crate) fn upgrade<F, Fut>(state: &AppState, upgrade: WebSocketUpgrade, run: F) -> Response
+where
+    F: FnOnce(Wire) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let limits = state.options.limits.clone();
+    let drain = state.drain.clone();
+    let session = drain.session();
+    upgrade
+        .read_buffer_size(limits::WS_READ_BUFFER)
+        .write_buffer_size(0)
+        .max_write_buffer_size(limits::WS_WRITE_BUFFER.max(limits.ws_message))
+        .max_message_size(limits.ws_message)
+        .max_frame_size(limits.ws_message)
+        .protocols(["realtime", "token", "bearer"])
+        .on_upgrade(move |socket| {
+            let alarm = Box::pin(tokio::time::sleep(limits.ws_ping));
+            let stop = Box::pin(async move { drain.over().await });
+            run(Wire { socket, heard: Instant::now(), alarm, stop, limits, _session: session })
+        })
+}
+
+impl Wire {
+    /// The next frame. May be dropped and called again without losing one.
+    pub(crate) async fn recv(&mut self) -> Frame {
+        loop {
+            tokio::select! {
+                message = self.socket.recv() => {
+                    self.heard = Instant::now();
+                    match message {
+                        Some(Ok(Message::Text(text))) => return Frame::Text(text),
+                        Some(Ok(Message::Binary(data))) => return Frame::Binary(data),
+                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                        Some(Ok(Message::Close(_)) | Err(_)) | None => return Frame::Closed,
+                    }
+                }
+                () = self.stop.as_mut() => return Frame::Stop,
+                () = self.alarm.as_mut() => {
+                    let silence = self.heard.elapsed();
+                    if silence >= self.limits.ws_idle {
+                        return Frame::Silent;
+                    }
+                    let next = if silence >= self.limits.ws_ping {
+                        if self.socket.send(Message::Ping(Bytes::new())).await.is_err() {
+                            return Frame::Closed;
+                        }
+                        self.heard + self.limits.ws_idle
+                    } else {
+                        self.heard + self.limits.ws_ping
+                    };
+                    self.alarm.as_mut().reset(next);
+                }
+            }
+        }
+    }
+
+    /// Sends a text.
+    pub(crate) async fn text(&mut self, text: impl Into<Utf8Bytes>) -> Result<(), Gone> {
+        self.socket.send(Message::Text(text.into())).await.map_err(|_| Gone)
+    }
+
+    /// Sends a value as JSON.
+    pub(crate) async fn json(&mut self, value: &impl Serialize) -> Result<(), Gone> {
+        let text = serde_json::to_string(value).map_err(|_| Gone)?;
+        self.text(text).await
+    }
+
+    /// Sends bytes.
+    pub(crate) async fn binary(&mut self, data: impl Into<Bytes>) -> Result<(), Gone> {
+        self.socket.send(Message::Binary(data.into())).await.map_err(|_| Gone)
+    }
+
+    /// Closes with an error's code and text.
+    pub(crate) async fn fail(self, error: &ServerError) {
+        let mut reason = error.message();
+        // A close frame holds 123 bytes of text.
+        let mut end = reason.len().min(120);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        reason.truncate(end);
+        self.close(error.close_code(), &reason).await;
+    }
+
+    /// Ends a socket for the reason that a frame gave; `Closed` needs no word.
+    pub(crate) async fn end(self, frame: Frame) {
+        match frame {
+            Frame::Stop => self.fail(&ServerError::Draining).await,
+            Frame::Silent => self.close(1008, "nothing was heard for too long").await,
+            Frame::Closed => {}
+            Frame::Text(_) | Frame::Binary(_) => self.close(1000, "").await,
+        }
+    }
+
+    /// Says goodbye and waits a moment for the answer, so that what was sent is read before the socket goes.
+    pub(crate) async fn close(mut self, code: u16, reason: &str) {
+        let frame = CloseFrame { code, reason: reason.into() };
+        if self.socket.send(Message::Close(Some(frame))).await.is_err() {
+            return;
+        }
+        let rest = async { while let Some(Ok(_)) = self.socket.recv().await {} };
+        let _ = tokio::time::timeout(limits::WS_CLOSE, rest).await;
+    }
+}

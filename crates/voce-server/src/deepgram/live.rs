@@ -1,0 +1,232 @@
+//! A live connection: binary audio up, `KeepAlive`, `Finalize` and `CloseStream` as text, results down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Options;
+use super::results::{Stretch, metadata};
+use crate::core::error::ServerError;
+use crate::core::state::AppState;
+use crate::core::ws::{Frame, Gone, Wire};
+use crate::ears::{Decoded, Ear, EndReason, Hearing, Inlet, ListenEvent, OpusInlet, Segment, Step};
+
+/// Silence of a client that sends neither audio nor `KeepAlive`, after which it is closed.
+const IDLE: Duration = Duration::from_secs(10);
+const IDLE_REASON: &str = "NET-0001: no audio or KeepAlive for 10 s";
+
+enum Way {
+    Raw(Inlet),
+    Opus(OpusInlet),
+}
+
+/// How a connection ended.
+enum End {
+    /// All was told.
+    Done,
+    /// A frame ended it.
+    Frame(Frame),
+    /// It was silent.
+    Idle,
+}
+
+struct Talk {
+    wire: Wire,
+    model: String,
+    hearing: Hearing,
+    way: Way,
+    options: Options,
+    /// Finals that the client has asked for.
+    finalizing: bool,
+    ending: Option<EndReason>,
+    speaking: bool,
+    last_word: f64,
+    /// Where the present utterance begins.
+    from: f64,
+    heard: Instant,
+    closing: bool,
+}
+
+pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options: Options) {
+    let way = match options.raw {
+        Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels).map(Way::Raw),
+        None => Ok(Way::Opus(OpusInlet::new())),
+    };
+    let opened = match way {
+        Ok(way) => ear.open(&options.request).await.map(|hearing| (way, hearing)),
+        Err(error) => Err(error),
+    };
+    let (way, hearing) = match opened {
+        Ok(both) => both,
+        Err(error) => {
+            state.metrics.error(error.code());
+            let _ = wire.json(&json!({"type": "Error", "err_code": error.code(), "err_msg": error.message()})).await;
+            return wire.fail(&error).await;
+        }
+    };
+    let mut talk = Talk {
+        wire,
+        model: ear.id().to_owned(),
+        hearing,
+        way,
+        options,
+        finalizing: false,
+        ending: None,
+        speaking: false,
+        last_word: 0.0,
+        from: 0.0,
+        heard: Instant::now(),
+        closing: false,
+    };
+    match talk.run().await {
+        Ok(End::Done) => {
+            let last = metadata(&talk.model, talk.hearing.seconds());
+            let _ = talk.wire.json(&last).await;
+            talk.wire.close(1000, "").await;
+        }
+        Ok(End::Frame(frame)) => talk.wire.end(frame).await,
+        Ok(End::Idle) => {
+            state.metrics.cancel("idle");
+            talk.wire.close(1011, IDLE_REASON).await;
+        }
+        Err(Some(error)) => {
+            state.metrics.error(error.code());
+            let message = json!({"type": "Error", "err_code": error.code(), "err_msg": error.message()});
+            let _ = talk.wire.json(&message).await;
+            talk.wire.fail(&error).await;
+        }
+        Err(None) => {}
+    }
+}
+
+impl Talk {
+    async fn run(&mut self) -> Result<End, Option<ServerError>> {
+        loop {
+            let has_room = self.hearing.has_room();
+            let decoded = async {
+                match &mut self.way {
+                    Way::Opus(opus) => opus.next().await,
+                    Way::Raw(_) => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                step = self.hearing.step() => match step {
+                    Step::Event(event) => self.event(event).await?,
+                    Step::Failed(error) => return Err(Some(error)),
+                    Step::Ended => return Ok(End::Done),
+                    Step::Room => {}
+                },
+                block = decoded, if has_room && !self.closing => match block {
+                    Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
+                    Some(Ok(Decoded::Mark)) => self.hearing.end_utterance(),
+                    Some(Err(error)) => return Err(Some(error.into())),
+                    None => {
+                        self.closing = true;
+                        self.hearing.finish();
+                    }
+                },
+                frame = self.wire.recv(), if has_room => match frame {
+                    Frame::Binary(data) if !self.closing => {
+                        self.heard = Instant::now();
+                        match &mut self.way {
+                            // An empty message ends the audio.
+                            _ if data.is_empty() => self.close(),
+                            Way::Raw(inlet) => self.hearing.push(inlet.bytes(&data)),
+                            Way::Opus(opus) => opus.push(data)?,
+                        }
+                    }
+                    Frame::Binary(_) => {}
+                    Frame::Text(text) => self.command(&text)?,
+                    other => return Ok(End::Frame(other)),
+                },
+                () = tokio::time::sleep_until(self.heard + IDLE), if !self.closing => return Ok(End::Idle),
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        match &mut self.way {
+            Way::Raw(inlet) => {
+                self.closing = true;
+                self.hearing.push(inlet.finish());
+                self.hearing.finish();
+            }
+            // What is in the decoder comes out first.
+            Way::Opus(opus) => opus.finish(),
+        }
+    }
+
+    fn command(&mut self, text: &str) -> Result<(), Option<ServerError>> {
+        let message: Value = serde_json::from_str(text)
+            .map_err(|e| ServerError::malformed(format!("the message is not JSON: {e}")))?;
+        match message["type"].as_str().unwrap_or_default() {
+            "KeepAlive" => self.heard = Instant::now(),
+            "Finalize" if !self.closing => {
+                self.finalizing = true;
+                match &mut self.way {
+                    Way::Raw(_) => self.hearing.end_utterance(),
+                    Way::Opus(opus) => opus.mark()?,
+                }
+            }
+            "CloseStream" if !self.closing => self.close(),
+            "Finalize" | "CloseStream" => {}
+            other => {
+                let other = crate::core::query::short(other);
+                return Err(Some(ServerError::bad("type", format!("the message '{other}' is not known: use KeepAlive, Finalize or CloseStream"))));
+            }
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self, event: ListenEvent) -> Result<(), Option<ServerError>> {
+        let message = match event {
+            ListenEvent::Partial(segment) if self.options.interim => Some(self.stretch(&segment, false, false)),
+            ListenEvent::Word(word) => {
+                self.last_word = word.end;
+                let began = !std::mem::replace(&mut self.speaking, true);
+                (began && self.options.vad_events)
+                    .then(|| json!({"type": "SpeechStarted", "channel": [0, 1], "timestamp": word.start}))
+            }
+            ListenEvent::Endpoint { reason, .. } => {
+                self.ending = Some(reason);
+                None
+            }
+            ListenEvent::Final(segment) => {
+                let reason = self.ending.take();
+                let forced = reason == Some(EndReason::Forced) && std::mem::take(&mut self.finalizing);
+                let message = self.stretch(&segment, true, forced);
+                self.from = segment.end.max(self.from);
+                self.speaking = false;
+                self.send(&message).await?;
+                let ended = self.options.utterance_end && !segment.words.is_empty() && reason.is_some_and(|r| r != EndReason::Forced);
+                ended.then(|| json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}))
+            }
+            ListenEvent::Partial(_) => None,
+        };
+        match message {
+            Some(message) => self.send(&message).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn send(&mut self, message: &Value) -> Result<(), Option<ServerError>> {
+        self.wire.json(message).await.map_err(|Gone| None)
+    }
+
+    fn stretch(&self, segment: &Segment, is_final: bool, from_finalize: bool) -> Value {
+        let stretch = Stretch {
+            model: &self.model,
+            text: &segment.text,
+            words: &segment.words,
+            start: self.from,
+            end: segment.end.max(self.from),
+            is_final,
+            speech_final: is_final && !from_finalize,
+            from_finalize,
+        };
+        stretch.message()
+    }
+}

@@ -1,0 +1,198 @@
+//! One recognition stream: audio is fed as there is room, events come out, neither waits for the other.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use super::{AudioIn, EventSource, ListenEvent, SAMPLE_RATE};
+use crate::core::admission::Permit;
+use crate::core::error::ServerError;
+use crate::core::metrics::Metrics;
+
+/// What a stream did.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It said something.
+    Event(ListenEvent),
+    /// It failed; it has ended.
+    Failed(ServerError),
+    /// All audio so far has been taken: there is room for more.
+    Room,
+    /// It has ended.
+    Ended,
+}
+
+/// A stream with its slot.
+pub(crate) struct Hearing {
+    audio: Option<Box<dyn AudioIn>>,
+    events: Box<dyn EventSource>,
+    pending: Vec<f32>,
+    taken: usize,
+    /// What is to be done when the pending audio has been taken.
+    after: Vec<After>,
+    _permit: Arc<Permit>,
+    metrics: Metrics,
+    begun: Option<Instant>,
+    samples: u64,
+    words: bool,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    EndUtterance,
+    Finish,
+}
+
+impl Hearing {
+    pub(super) fn new(
+        audio: Box<dyn AudioIn>,
+        events: Box<dyn EventSource>,
+        permit: Arc<Permit>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            audio: Some(audio),
+            events,
+            pending: Vec::new(),
+            taken: 0,
+            after: Vec::new(),
+            _permit: permit,
+            metrics,
+            begun: None,
+            samples: 0,
+            words: false,
+            ended: false,
+        }
+    }
+
+    /// Adds audio. Callers add more only when there [`is room`](Self::has_room), so that what waits is bounded.
+    pub(crate) fn push(&mut self, samples: &[f32]) {
+        if self.audio.is_none() || samples.is_empty() {
+            return;
+        }
+        self.begun.get_or_insert_with(Instant::now);
+        self.samples += samples.len() as u64;
+        if self.pending.is_empty() && self.after.is_empty() {
+            // The usual case: the stream takes a frame at once and nothing is copied.
+            let audio = self.audio.as_mut();
+            let taken = audio.map_or(Ok(0), |a| a.try_push(samples)).unwrap_or(samples.len());
+            self.pending.extend_from_slice(&samples[taken.min(samples.len())..]);
+        } else {
+            self.pending.extend_from_slice(samples);
+        }
+    }
+
+    /// Whether all audio so far has been taken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending.is_empty() && self.after.is_empty()
+    }
+
+    /// Seconds of audio so far.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.samples as f64 / f64::from(SAMPLE_RATE)
+    }
+
+    /// Ends the utterance after the audio so far.
+    pub(crate) fn end_utterance(&mut self) {
+        self.later(After::EndUtterance);
+    }
+
+    /// Ends the stream after the audio so far.
+    pub(crate) fn finish(&mut self) {
+        self.later(After::Finish);
+    }
+
+    fn later(&mut self, what: After) {
+        self.after.push(what);
+        self.settle();
+    }
+
+    /// Does what was asked for once no audio waits.
+    fn settle(&mut self) {
+        if !self.pending.is_empty() {
+            return;
+        }
+        for what in self.after.drain(..) {
+            match (what, &mut self.audio) {
+                (After::EndUtterance, Some(audio)) => audio.end_utterance(),
+                (After::Finish, audio) => {
+                    if let Some(audio) = audio.take() {
+                        audio.finish();
+                    }
+                }
+                (After::EndUtterance, None) => {}
+            }
+        }
+    }
+
+    /// Waits for the next event or for room. May be dropped and called again without losing anything.
+    pub(crate) async fn step(&mut self) -> Step {
+        std::future::poll_fn(|cx| self.poll_step(cx)).await
+    }
+
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if !self.pending.is_empty() && self.feed(cx) {
+            self.settle();
+            return Poll::Ready(Step::Room);
+        }
+        match self.events.poll_event(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Ready(Step::Ended)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.ended = true;
+                self.metrics.error(error.code());
+                Poll::Ready(Step::Failed(error))
+            }
+            Poll::Ready(Some(Ok(event))) => {
+                self.observe(&event);
+                Poll::Ready(Step::Event(event))
+            }
+        }
+    }
+
+    /// Feeds what waits; true once nothing does.
+    fn feed(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.taken < self.pending.len() {
+            let Some(audio) = &mut self.audio else { break };
+            match audio.poll_ready(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(_)) => break,
+                Poll::Ready(Ok(())) => match audio.try_push(&self.pending[self.taken..]) {
+                    Ok(n) => self.taken += n,
+                    Err(_) => break,
+                },
+            }
+        }
+        // A stream that hung up says why by its events; its audio is of no use any more.
+        self.pending.clear();
+        self.taken = 0;
+        true
+    }
+
+    fn observe(&mut self, event: &ListenEvent) {
+        let Some(begun) = self.begun else { return };
+        let end = match event {
+            ListenEvent::Word(word) => word.end,
+            ListenEvent::Partial(s) | ListenEvent::Final(s) if !s.words.is_empty() => s.end,
+            _ => return,
+        };
+        let wall = begun.elapsed().as_secs_f64();
+        if !std::mem::replace(&mut self.words, true) {
+            self.metrics.first_word.observe(wall);
+        }
+        self.metrics.lag_seconds.observe((wall - end).max(0.0));
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.metrics.audio("in", self.seconds());
+        if !self.ended {
+            self.metrics.cancel("client_gone");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `/api/asr-streaming`: audio in 24 kHz floats or Ogg Opus, words out, markers in their place.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use voce_audio::RawEncoding;
+
+use super::wire::{AsrIn, AsrOut, pack, unpack};
+use crate::core::admission::Permit;
+use crate::core::body;
+use crate::core::error::ServerError;
+use crate::core::health::json_response;
+use crate::core::state::AppState;
+use crate::core::ws::{self, Frame, Gone, Wire};
+use crate::ears::{Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, ListenEvent, OpusInlet, Step, Transcription};
+
+/// Rate of the clients' samples.
+const RATE: u32 = 24_000;
+/// Markers on their way.
+const MAX_MARKERS: usize = 1024;
+
+/// A connection. One that finds no slot is told so in the protocol's own words.
+pub(crate) async fn connect(State(state): State<AppState>, upgrade: WebSocketUpgrade) -> Result<Response, ServerError> {
+    let ear = state.ear(None)?.clone();
+    let for_run = state.clone();
+    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear).await }))
+}
+
+/// A whole file: the same messages as JSON.
+pub(crate) async fn file(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ServerError> {
+    let limits = &state.options.limits;
+    let ear = state.ear(None)?;
+    let bytes = body::collect(&headers, body, limits.body, limits).await?;
+    let heard = Transcription::start(ear, &HearRequest::default(), bytes, None, None).await?.whole().await?;
+    let words = heard.segments.iter().flat_map(|s| &s.words);
+    let messages: Vec<Value> = words
+        .flat_map(|w| {
+            let word = json!({"type": "Word", "text": w.text, "start_time": w.start});
+            [word, json!({"type": "EndWord", "stop_time": w.end})]
+        })
+        .collect();
+    Ok(json_response(StatusCode::OK, &messages.into()))
+}
+
+async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
+    let opened = match ear.admit().await {
+        Ok(permit) => ear.open_in(&permit, &request()).map(|hearing| (permit, hearing)),
+        Err(error) => Err(error),
+    };
+    let (permit, hearing) = match opened {
+        Ok(both) => both,
+        Err(error) => {
+            state.metrics.error(error.code());
+            let message = if matches!(error, ServerError::Busy { .. }) { "no free channels".into() } else { error.message() };
+            let _ = wire.binary(pack(&AsrOut::Error { message: &message })).await;
+            return wire.fail(&error).await;
+        }
+    };
+    let Ok(inlet) = Inlet::new(RawEncoding::F32le, RATE, 1) else { return };
+    let mut talk = Talk { wire, ear, permit, hearing, inlet, opus: None, markers: VecDeque::new() };
+    match talk.run().await {
+        Ok(frame) => talk.wire.end(frame).await,
+        Err(Some(error)) => {
+            state.metrics.error(error.code());
+            let message = error.message();
+            let _ = talk.wire.binary(pack(&AsrOut::Error { message: &message })).await;
+            talk.wire.fail(&error).await;
+        }
+        Err(None) => {}
+    }
+}
+
+fn request() -> HearRequest {
+    HearRequest { silence_ms: Some(800), ..HearRequest::default() }
+}
+
+struct Talk {
+    wire: Wire,
+    ear: Arc<Ear>,
+    permit: Arc<Permit>,
+    hearing: Hearing,
+    inlet: Inlet,
+    opus: Option<OpusInlet>,
+    /// Markers whose turn comes with the next forced endpoints.
+    markers: VecDeque<i64>,
+}
+
+impl Talk {
+    /// Runs to the end: a frame that ended it, or an error; `None` when the client has gone.
+    async fn run(&mut self) -> Result<Frame, Option<ServerError>> {
+        self.send(&AsrOut::Ready).await?;
+        loop {
+            let has_room = self.hearing.has_room();
+            let decoded = async {
+                match &mut self.opus {
+                    Some(opus) => opus.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                step = self.hearing.step() => {
+                    if let Some(event) = self.event(step)? {
+                        self.tell(event).await?;
+                    }
+                }
+                block = decoded, if has_room => match block {
+                    Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
+                    Some(Ok(Decoded::Mark)) => self.hearing.end_utterance(),
+                    Some(Err(error)) => return Err(Some(error.into())),
+                    None => self.opus = None,
+                },
+                frame = self.wire.recv(), if has_room => match frame {
+                    Frame::Binary(data) => self.message(&data).await?,
+                    // Text is no message here, and does no harm.
+                    Frame::Text(_) => {}
+                    other => return Ok(other),
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self, message: &AsrOut<'_>) -> Result<(), Option<ServerError>> {
+        self.wire.binary(pack(message)).await.map_err(|Gone| None)
+    }
+
+    async fn message(&mut self, data: &[u8]) -> Result<(), Option<ServerError>> {
+        let message = unpack(data)
+            .map_err(|e| Some(ServerError::malformed(format!("the message is not one of Init, Audio, OggOpus, Marker: {e}"))))?;
+        match message {
+            AsrIn::Init => {
+                self.hearing = self.ear.open_in(&self.permit, &request())?;
+                self.opus = None;
+                self.markers.clear();
+                self.inlet = Inlet::new(RawEncoding::F32le, RATE, 1)?;
+                self.send(&AsrOut::Ready).await?;
+            }
+            AsrIn::Audio { pcm } => self.hearing.push(self.inlet.floats(&pcm)),
+            AsrIn::OggOpus { data } => {
+                self.opus.get_or_insert_with(OpusInlet::new).push(Bytes::from(data))?;
+            }
+            AsrIn::Marker { id } => {
+                if self.markers.len() >= MAX_MARKERS {
+                    return Err(Some(ServerError::malformed("too many markers wait for their turn")));
+                }
+                self.markers.push_back(id);
+                match &mut self.opus {
+                    Some(opus) => opus.mark()?,
+                    None => self.hearing.end_utterance(),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, step: Step) -> Result<Option<ListenEvent>, Option<ServerError>> {
+        match step {
+            Step::Event(event) => Ok(Some(event)),
+            Step::Failed(error) => Err(Some(error)),
+            Step::Ended => Err(Some(ServerError::NotReady)),
+            Step::Room => Ok(None),
+        }
+    }
+
+    async fn tell(&mut self, event: ListenEvent) -> Result<(), Option<ServerError>> {
+        match event {
+            ListenEvent::Word(word) => {
+                self.send(&AsrOut::Word { text: &word.text, start_time: word.start }).await?;
+                self.send(&AsrOut::EndWord { stop_time: word.end }).await
+            }
+            // All words before it have been told.
+            ListenEvent::Endpoint { reason: EndReason::Forced, .. } => match self.markers.pop_front() {
+                Some(id) => self.send(&AsrOut::Marker { id }).await,
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+

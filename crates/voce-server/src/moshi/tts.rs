@@ -1,0 +1,353 @@
+//! `/api/tts_streaming`: text in as it is written, audio out as it is made, in one of four formats.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use voce_audio::wav::WavSample;
+use voce_audio::{AudioFormat, RawEncoding, Resampler};
+use voce_engine::speaker::TextSender;
+
+use super::wire::{TtsIn, TtsOut, pack, unpack};
+use crate::core::audio_out::{Encoder, Format};
+use crate::core::body;
+use crate::core::error::ServerError;
+use crate::core::query::{Query, short};
+use crate::core::state::AppState;
+use crate::core::ws::{self, Frame, Wire};
+use crate::mouth::{Ask, Utterance};
+
+/// Rate of the protocol's audio.
+const RATE: u32 = 24_000;
+/// Samples of a message.
+const FRAME: usize = 1920;
+/// Pieces of text that wait to be spoken.
+const PIECES: usize = 64;
+/// Letters a second of an average speaker, by which words get their times.
+const LETTERS_PER_SECOND: f64 = 15.0;
+/// How far words are told ahead of their audio, in seconds, as moshi-server does.
+const AHEAD: f64 = 1.44;
+/// Words on their way.
+const MAX_WORDS: usize = 16 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Pcm,
+    PcmMessages,
+    Ogg,
+    OggMessages,
+}
+
+impl Shape {
+    fn parse(name: Option<&str>) -> Result<Self, ServerError> {
+        Ok(match name {
+            Some("Pcm") => Shape::Pcm,
+            Some("PcmMessagePack") => Shape::PcmMessages,
+            None | Some("OggOpus") => Shape::Ogg,
+            Some("OggOpusMessagePack") => Shape::OggMessages,
+            Some(other) => {
+                return Err(ServerError::bad(
+                    "format",
+                    format!("the format '{}' is not known: use Pcm, PcmMessagePack, OggOpus or OggOpusMessagePack", short(other)),
+                ));
+            }
+        })
+    }
+
+    fn has_messages(self) -> bool {
+        matches!(self, Shape::PcmMessages | Shape::OggMessages)
+    }
+}
+
+/// A connection.
+pub(crate) async fn connect(
+    State(state): State<AppState>,
+    RawQuery(query): RawQuery,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ServerError> {
+    let query = Query::parse(query.as_deref().unwrap_or_default());
+    let shape = Shape::parse(query.get("format"))?;
+    state.mouth(None)?;
+    let ask = Ask {
+        voice: query.get("voice").map(str::to_owned),
+        // Clients name voices of Kyutai's collection, which other models do not have.
+        any_voice: true,
+        seed: query.number("seed")?,
+        temperature: query.number("temperature")?,
+    };
+    let for_run = state.clone();
+    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ask, shape).await }))
+}
+
+#[derive(Deserialize)]
+struct Request {
+    text: Texts,
+    #[serde(default)]
+    voice: Option<String>,
+    #[serde(default)]
+    seed: Option<u64>,
+    #[serde(default)]
+    temperature: Option<f32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A whole text: a WAV stream.
+pub(crate) async fn post(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ServerError> {
+    let limits = &state.options.limits;
+    let request: Request = body::json(&headers, body, limits).await?;
+    let text = match request.text {
+        Texts::One(text) => text,
+        Texts::Many(texts) => texts.join(" "),
+    };
+    if text.len() > limits.text {
+        return Err(ServerError::bad("text", format!("the text has more than {} bytes: split it", limits.text)));
+    }
+    let ask = Ask { voice: request.voice, any_voice: true, seed: request.seed, temperature: request.temperature };
+    let mut utterance = state.mouth(None)?.speak(text, ask).await?;
+    let first = utterance.next().await.transpose()?.unwrap_or_default();
+    let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;
+    let stream = futures_util::stream::unfold(Some((utterance, encoder, Some(first))), async |now| {
+        let (mut utterance, mut encoder, first) = now?;
+        let samples = match first {
+            Some(samples) => Some(Ok(samples)),
+            None => utterance.next().await,
+        };
+        match samples {
+            Some(Ok(samples)) => {
+                let bytes = encoder.write(&samples).map_err(ServerError::from);
+                Some((bytes, Some((utterance, encoder, None))))
+            }
+            Some(Err(error)) => Some((Err(error), None)),
+            None => Some((encoder.finish().map_err(ServerError::from), None)),
+        }
+    });
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static("audio/wav"))], Body::from_stream(stream)).into_response())
+}
+
+async fn run(state: AppState, mut wire: Wire, ask: Ask, shape: Shape) {
+    let started = match state.mouth(None) {
+        Ok(mouth) => mouth.speak_live(ask).await,
+        Err(error) => Err(error),
+    };
+    let result = match started {
+        Ok((text, utterance)) => match Talk::new(state.clone(), text, utterance, shape) {
+            Ok(mut talk) => talk.run(&mut wire).await,
+            Err(error) => Err(Some(error)),
+        },
+        Err(error) => Err(Some(error)),
+    };
+    match result {
+        Ok(Some(frame)) => wire.end(frame).await,
+        Ok(None) => wire.close(1000, "").await,
+        Err(Some(error)) => {
+            state.metrics.error(error.code());
+            let message = if matches!(error, ServerError::Busy { .. }) { "no free channels".into() } else { error.message() };
+            if shape.has_messages() {
+                let _ = wire.binary(pack(&TtsOut::Error { message: &message })).await;
+            }
+            wire.fail(&error).await;
+        }
+        Err(None) => {}
+    }
+}
+
+/// Feeds the speaker, which may make its feeder wait, on a thread that may wait.
+fn feed(mut speaker: TextSender, mut pieces: mpsc::Receiver<String>) {
+    while let Some(piece) = pieces.blocking_recv() {
+        if speaker.push(&piece).is_err() {
+            return;
+        }
+    }
+    let _ = speaker.finish();
+}
+
+struct Talk {
+    state: AppState,
+    /// Where text goes; gone after the end of the text.
+    text: Option<mpsc::Sender<String>>,
+    /// A piece that waits for room.
+    waiting: Option<String>,
+    received: usize,
+    utterance: Utterance,
+    resampler: Resampler,
+    samples: Vec<f32>,
+    sent: usize,
+    shape: Shape,
+    ogg: Option<Encoder>,
+    words: VecDeque<(String, f64, f64)>,
+    /// Where the last word ends, by the estimate.
+    spoken: f64,
+}
+
+impl Talk {
+    fn new(state: AppState, speaker: TextSender, utterance: Utterance, shape: Shape) -> Result<Self, ServerError> {
+        let (text, pieces) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || feed(speaker, pieces));
+        let ogg = match shape {
+            Shape::Ogg | Shape::OggMessages => Some(Encoder::new(Format::File(AudioFormat::OggOpus), RATE)?),
+            Shape::Pcm | Shape::PcmMessages => None,
+        };
+        Ok(Self {
+            state,
+            text: Some(text),
+            waiting: None,
+            received: 0,
+            resampler: Resampler::new(utterance.rate(), RATE),
+            utterance,
+            samples: Vec::new(),
+            sent: 0,
+            shape,
+            ogg,
+            words: VecDeque::new(),
+            spoken: 0.0,
+        })
+    }
+
+    /// Runs to the end: `None` when all was said, a frame that ended it, or an error.
+    async fn run(&mut self, wire: &mut Wire) -> Result<Option<Frame>, Option<ServerError>> {
+        if self.shape.has_messages() {
+            wire.binary(pack(&TtsOut::Ready)).await.map_err(|_| None)?;
+        }
+        if let Some(ogg) = &mut self.ogg {
+            let head = ogg.write(&[]).map_err(ServerError::from)?;
+            Self::put(self.shape, wire, &head).await?;
+        }
+        loop {
+            let may_read = self.waiting.is_none();
+            let sender = self.text.clone().filter(|_| !may_read);
+            let room = async move {
+                match sender {
+                    Some(text) => text.reserve_owned().await.ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                permit = room => {
+                    let piece = self.waiting.take();
+                    if let (Some(permit), Some(piece)) = (permit, piece) {
+                        permit.send(piece);
+                    }
+                }
+                samples = self.utterance.next() => match samples {
+                    Some(Ok(samples)) => {
+                        self.resampler.process(&samples, &mut self.samples);
+                        self.audio(wire, false).await?;
+                    }
+                    Some(Err(error)) => return Err(Some(error)),
+                    None => {
+                        self.resampler.finish(&mut self.samples);
+                        self.audio(wire, true).await?;
+                        return Ok(None);
+                    }
+                },
+                frame = wire.recv(), if may_read => match frame {
+                    Frame::Text(text) => self.take_text(&text)?,
+                    Frame::Binary(data) if data[..] == [0] => self.text = None,
+                    Frame::Binary(data) => self.message(&data)?,
+                    other => return Ok(Some(other)),
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, data: &[u8]) -> Result<(), Option<ServerError>> {
+        match unpack(data) {
+            Ok(TtsIn::Text { text }) => self.take_text(&text),
+            Ok(TtsIn::Eos) => {
+                self.text = None;
+                Ok(())
+            }
+            Ok(TtsIn::Voice { embeddings, shape }) => {
+                tracing::debug!(values = embeddings.len(), ?shape, "a voice of another model was sent: the default is used");
+                Ok(())
+            }
+            Err(e) => Err(Some(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}")))),
+        }
+    }
+
+    fn take_text(&mut self, text: &str) -> Result<(), Option<ServerError>> {
+        self.received += text.len() + 1;
+        let limit = self.state.options.limits.text;
+        if self.received > limit {
+            return Err(Some(ServerError::bad("text", format!("more than {limit} bytes of text on one connection"))));
+        }
+        for word in text.split_whitespace() {
+            let length = (word.chars().count() + 1) as f64 / LETTERS_PER_SECOND;
+            if self.words.len() < MAX_WORDS {
+                self.words.push_back((word.to_owned(), self.spoken, self.spoken + length));
+            }
+            self.spoken += length;
+        }
+        // Messages are words: there is a space between them.
+        self.waiting = Some(format!("{text} "));
+        Ok(())
+    }
+
+    /// Sends what is ready, and at the end what is left, with the words that go with it.
+    async fn audio(&mut self, wire: &mut Wire, is_end: bool) -> Result<(), Option<ServerError>> {
+        let samples = std::mem::take(&mut self.samples);
+        let whole = if is_end { samples.len() } else { samples.len() / FRAME * FRAME };
+        for frame in samples[..whole].chunks(FRAME) {
+            self.sent += frame.len();
+            match &mut self.ogg {
+                Some(ogg) => {
+                    let bytes = ogg.write(frame).map_err(ServerError::from)?;
+                    Self::put(self.shape, wire, &bytes).await?;
+                }
+                None if self.shape == Shape::Pcm => {
+                    let mut bytes = Vec::with_capacity(frame.len() * 4);
+                    voce_audio::encode::encode_raw(frame, RawEncoding::F32le, &mut bytes);
+                    wire.binary(bytes).await.map_err(|_| None)?;
+                }
+                None => wire.binary(pack(&TtsOut::Audio { pcm: frame })).await.map_err(|_| None)?,
+            }
+            self.tell_words(wire, self.sent as f64 / f64::from(RATE) + AHEAD).await?;
+        }
+        self.samples = samples[whole..].to_vec();
+        if is_end {
+            if let Some(ogg) = &mut self.ogg {
+                let bytes = ogg.finish().map_err(ServerError::from)?;
+                Self::put(self.shape, wire, &bytes).await?;
+            }
+            self.tell_words(wire, f64::INFINITY).await?;
+        }
+        Ok(())
+    }
+
+    async fn put(shape: Shape, wire: &mut Wire, bytes: &[u8]) -> Result<(), Option<ServerError>> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let sent = match shape {
+            Shape::OggMessages => wire.binary(pack(&TtsOut::OggOpus { data: bytes })).await,
+            _ => wire.binary(bytes.to_vec()).await,
+        };
+        sent.map_err(|_| None)
+    }
+
+    async fn tell_words(&mut self, wire: &mut Wire, until: f64) -> Result<(), Option<ServerError>> {
+        while let Some((text, start_s, stop_s)) = self.words.pop_front_if(|w| w.1 <= until) {
+            if self.shape.has_messages() {
+                wire.binary(pack(&TtsOut::Text { text: &text, start_s, stop_s })).await.map_err(|_| None)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,423 @@
+//! Voices: a loaded speaker with its slots, its voices and its way back when its thread dies.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use voce_engine::speaker::{SpeakStats, TextSender};
+use voce_engine::store::Store;
+use voce_engine::{EngineError, SpeakRequest, Speaker, SpeechStream};
+use voce_models::pocket::Voice;
+
+use crate::core::admission::{Gate, Permit};
+use crate::core::error::ServerError;
+use crate::core::limits;
+use crate::core::metrics::{Kind, Metrics, ModelLabel};
+use crate::core::query::short;
+
+/// Opens a speaker; called again when its model was unloaded or died.
+pub type OpenSpeaker = Box<dyn Fn() -> Result<Speaker, EngineError> + Send + Sync>;
+
+/// How a voice model is served.
+pub struct MouthOptions {
+    /// Its name on the wire.
+    pub id: String,
+    /// Opens it.
+    pub open: OpenSpeaker,
+    /// Requests at once.
+    pub slots: usize,
+    /// Requests that may wait for a slot, and how long.
+    pub queue: usize,
+    /// How long a request waits for a slot.
+    pub patience: Duration,
+    /// Load it before the server is ready.
+    pub preload: bool,
+    /// Unload it after so long without a request.
+    pub keep_alive: Option<Duration>,
+    /// The voice when none is asked for; the model's own when absent.
+    pub voice: Option<String>,
+    /// Other names of voices.
+    pub voice_aliases: Vec<(String, String)>,
+    /// What requests start from: sampling, and how many chunks of one text run side by side.
+    pub request: SpeakRequest,
+}
+
+impl MouthOptions {
+    /// The usual settings for a model.
+    pub fn new(id: impl Into<String>, open: OpenSpeaker) -> Self {
+        Self {
+            id: id.into(),
+            open,
+            slots: 8,
+            queue: 0,
+            patience: Duration::from_secs(10),
+            preload: true,
+            keep_alive: None,
+            voice: None,
+            voice_aliases: Vec::new(),
+            // One chunk at a time: a long text must not take the slots of others.
+            request: SpeakRequest { lockstep: 1, ..SpeakRequest::default() },
+        }
+    }
+}
+
+/// OpenAI's voices, which stand for the default voice where the model has none of that name.
+pub(crate) const OPENAI_VOICES: [&str; 13] = [
+    "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse",
+];
+
+/// What a request asks of a voice.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ask {
+    pub(crate) voice: Option<String>,
+    /// Take the default voice when there is none of that name.
+    pub(crate) any_voice: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) temperature: Option<f32>,
+}
+
+/// A voice model and its slots.
+pub(crate) struct Mouth {
+    options: MouthOptions,
+    store: Store,
+    metrics: Metrics,
+    gate: Gate,
+    held: RwLock<Option<Arc<Speaker>>>,
+    loading: tokio::sync::Mutex<()>,
+    voices: Mutex<HashMap<String, Arc<Voice>>>,
+    /// Whether its model died and has not been loaded again.
+    dead: AtomicBool,
+    was_loaded: AtomicBool,
+    born: Instant,
+    /// Milliseconds after `born`.
+    last_used: AtomicU64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mouth {
+    pub(crate) fn new(options: MouthOptions, store: Store, metrics: Metrics) -> Self {
+        let gate = Gate::new(Kind::Speech, options.slots, options.queue, options.patience, metrics.clone());
+        Self {
+            options,
+            store,
+            metrics,
+            gate,
+            held: RwLock::new(None),
+            loading: tokio::sync::Mutex::new(()),
+            voices: Mutex::default(),
+            dead: AtomicBool::new(false),
+            was_loaded: AtomicBool::new(false),
+            born: Instant::now(),
+            last_used: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.options.id
+    }
+
+    pub(crate) fn slots(&self) -> (usize, usize) {
+        (self.gate.used(), self.gate.total())
+    }
+
+    pub(crate) fn preloads(&self) -> bool {
+        self.options.preload
+    }
+
+    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+        self.options.keep_alive
+    }
+
+    /// Whether a request would find the model, or may load it.
+    pub(crate) fn is_ready(&self) -> bool {
+        let loaded = self.was_loaded.load(Ordering::Relaxed) || !self.options.preload;
+        loaded && !self.dead.load(Ordering::Relaxed)
+    }
+
+    fn present(&self) -> Option<Arc<Speaker>> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn touch(&self) {
+        self.last_used.store(self.born.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// The speaker, loaded if it is not there.
+    pub(crate) async fn speaker(self: &Arc<Self>) -> Result<Arc<Speaker>, EngineError> {
+        self.touch();
+        if let Some(speaker) = self.present() {
+            return Ok(speaker);
+        }
+        let _one_at_a_time = self.loading.lock().await;
+        if let Some(speaker) = self.present() {
+            return Ok(speaker);
+        }
+        let this = self.clone();
+        let opened = tokio::task::spawn_blocking(move || (this.options.open)()).await;
+        let speaker = Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
+        let info = speaker.info();
+        let bytes = info.backbone_bytes + info.head_bytes + info.codec_bytes;
+        self.metrics.model_bytes.get_or_create(&ModelLabel { model: self.id().into() }).set(bytes as i64);
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(speaker.clone());
+        self.was_loaded.store(true, Ordering::Relaxed);
+        self.metrics.model_loads.get_or_create(&ModelLabel { model: self.id().into() }).inc();
+        // The series is there from the start, at zero.
+        let _ = self.metrics.model_unloads.get_or_create(&ModelLabel { model: self.id().into() });
+        if self.dead.swap(false, Ordering::Relaxed) {
+            self.metrics.model_restarts.get_or_create(&ModelLabel { model: self.id().into() }).inc();
+        }
+        tracing::info!(model = self.id(), "loaded");
+        Ok(speaker)
+    }
+
+    /// Loads the model and its default voice, and runs it once.
+    pub(crate) async fn warm(self: &Arc<Self>) -> Result<(), EngineError> {
+        let speaker = self.speaker().await?;
+        let this = self.clone();
+        let warmed = tokio::task::spawn_blocking(move || {
+            let voice = this.voice(&speaker, &Ask { any_voice: true, ..Ask::default() })?;
+            let request = SpeakRequest { voice, max_frames: Some(2), ..this.options.request.clone() };
+            speaker.speak("Hello.", &request)?.try_for_each(|chunk| chunk.map(drop))
+        });
+        warmed.await.unwrap_or_else(|_| Err(EngineError::Stopped("warming up panicked".into())))
+    }
+
+    /// Gives the memory back after so long without a request.
+    pub(crate) async fn unload_when_idle(self: Arc<Self>, keep_alive: Duration) {
+        let step = (keep_alive / 4).max(Duration::from_millis(10));
+        loop {
+            tokio::time::sleep(step).await;
+            let used = Duration::from_millis(self.last_used.load(Ordering::Relaxed));
+            let idle = self.born.elapsed().saturating_sub(used);
+            if idle < keep_alive || self.gate.used() > 0 || self.present().is_none() {
+                continue;
+            }
+            self.drop_model();
+            self.metrics.model_unloads.get_or_create(&ModelLabel { model: self.id().into() }).inc();
+            tracing::info!(model = self.id(), "unloaded after {} s without a request", idle.as_secs());
+        }
+    }
+
+    fn drop_model(&self) {
+        let speaker = self.held.write().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.voices).clear();
+        // Joining the model's threads may take a frame: not on a network thread.
+        if let Some(speaker) = speaker {
+            std::thread::spawn(move || drop(speaker));
+        }
+    }
+
+    /// Notes that the model's thread has died: the next request loads it again.
+    fn bury(self: &Arc<Self>) {
+        if !self.dead.swap(true, Ordering::Relaxed) {
+            tracing::error!(model = self.id(), "the model's thread has died: loading it again");
+            self.drop_model();
+            let this = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = this.speaker().await {
+                    tracing::error!(model = this.id(), %error, "cannot load the model again");
+                }
+            });
+        }
+    }
+
+    /// Names of the voices.
+    pub(crate) async fn voice_names(self: &Arc<Self>) -> Result<Vec<String>, ServerError> {
+        Ok(self.speaker().await?.voice_names(&self.store))
+    }
+
+    /// The name of the default voice.
+    pub(crate) async fn default_voice(self: &Arc<Self>) -> Result<Option<String>, ServerError> {
+        let speaker = self.speaker().await?;
+        Ok(self.options.voice.clone().or_else(|| speaker.default_voice()))
+    }
+
+    /// The voice of a request. Only names are taken, never paths: clients have no business with files.
+    fn voice(&self, speaker: &Speaker, ask: &Ask) -> Result<Option<Arc<Voice>>, EngineError> {
+        let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
+        let asked = asked.map(|v| {
+            self.options.voice_aliases.iter().find(|(alias, _)| alias == v).map_or(v, |(_, name)| name.as_str())
+        });
+        let known = speaker.voice_names(&self.store);
+        let name = match asked {
+            Some(name) if known.iter().any(|k| k == name) => Some(name.to_owned()),
+            Some(name) if !ask.any_voice && !OPENAI_VOICES.contains(&name) => {
+                return Err(EngineError::UnknownVoice { name: short(name), known });
+            }
+            _ => self.options.voice.clone().or_else(|| speaker.default_voice()),
+        };
+        let Some(name) = name else { return Ok(None) };
+        if let Some(voice) = lock(&self.voices).get(&name) {
+            return Ok(Some(voice.clone()));
+        }
+        let voice = speaker.voice(&self.store, &name)?;
+        let mut cache = lock(&self.voices);
+        if cache.len() >= limits::VOICE_CACHE {
+            cache.clear();
+        }
+        cache.insert(name, voice.clone());
+        Ok(Some(voice))
+    }
+
+    /// Forgets a voice whose file has changed.
+    pub(crate) fn forget_voice(&self, name: &str) {
+        lock(&self.voices).remove(name);
+    }
+
+    /// Starts to speak a text.
+    pub(crate) async fn speak(self: &Arc<Self>, text: String, ask: Ask) -> Result<Utterance, ServerError> {
+        let permit = self.gate.enter().await?;
+        let begun = Instant::now();
+        let stream = self.start(ask, move |speaker, request| speaker.speak(&text, request)).await?;
+        Ok(self.utterance(stream, permit, begun))
+    }
+
+    /// Starts to speak a text that arrives piece by piece.
+    pub(crate) async fn speak_live(self: &Arc<Self>, ask: Ask) -> Result<(TextSender, Utterance), ServerError> {
+        let permit = self.gate.enter().await?;
+        let begun = Instant::now();
+        let (text, stream) = self.start(ask, |speaker, request| speaker.speak_live(request)).await?;
+        Ok((text, self.utterance(stream, permit, begun)))
+    }
+
+    async fn start<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: Ask,
+        speak: impl FnOnce(&Speaker, &SpeakRequest) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, ServerError> {
+        let speaker = self.speaker().await?;
+        let this = self.clone();
+        let started = tokio::task::spawn_blocking(move || {
+            let mut request = this.options.request.clone();
+            request.voice = this.voice(&speaker, &ask)?;
+            request.seed = ask.seed.unwrap_or_else(random_seed);
+            request.temperature = ask.temperature.or(request.temperature);
+            request.normalize &= speaker.info().language.as_deref().is_none_or(|l| l == "english");
+            speak(&speaker, &request)
+        });
+        let result = started.await.map_err(|_| ServerError::Internal)?;
+        if matches!(result, Err(EngineError::Stopped(_))) {
+            self.bury();
+        }
+        Ok(result?)
+    }
+
+    fn utterance(self: &Arc<Self>, stream: SpeechStream, permit: Permit, begun: Instant) -> Utterance {
+        let rate = self.present().map_or(24_000, |s| s.info().sample_rate as u32);
+        Utterance {
+            stream,
+            rate,
+            mouth: self.clone(),
+            _permit: permit,
+            begun,
+            samples: 0,
+            playing: None,
+            waited: false,
+            ended: false,
+        }
+    }
+}
+
+fn random_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
+}
+
+/// Speech on its way to a client. Dropping it frees its slot within a frame.
+pub(crate) struct Utterance {
+    stream: SpeechStream,
+    rate: u32,
+    mouth: Arc<Mouth>,
+    _permit: Permit,
+    begun: Instant,
+    samples: usize,
+    /// When a listener who began at the first chunk will have heard all of it.
+    playing: Option<Instant>,
+    waited: bool,
+    ended: bool,
+}
+
+impl Utterance {
+    /// Samples per second.
+    pub(crate) fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    pub(crate) fn stats(&self) -> SpeakStats {
+        self.stream.stats()
+    }
+
+    /// The next samples; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Result<Vec<f32>, ServerError>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Utterance::next`], for streams.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<f32>, ServerError>>> {
+        match self.stream.poll_next(cx) {
+            Poll::Pending => {
+                self.waited = true;
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(chunk))) => {
+                self.count(chunk.samples.len());
+                Poll::Ready(Some(Ok(chunk.samples)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.ended = true;
+                if matches!(error, EngineError::Stopped(_)) {
+                    self.mouth.bury();
+                }
+                self.mouth.metrics.error(error.code());
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn count(&mut self, samples: usize) {
+        let now = Instant::now();
+        let metrics = &self.mouth.metrics;
+        if self.samples == 0 {
+            metrics.first_audio.observe((now - self.begun).as_secs_f64());
+        }
+        let length = Duration::from_secs_f64(samples as f64 / f64::from(self.rate));
+        let until = match self.playing {
+            // Only audio that had to be waited for can be late: a slow reader is not the model's fault.
+            Some(until) if self.waited && now > until => {
+                metrics.underruns.inc();
+                now
+            }
+            Some(until) => until.max(now),
+            None => now,
+        };
+        self.playing = Some(until + length);
+        self.waited = false;
+        self.samples += samples;
+    }
+}
+
+impl Drop for Utterance {
+    fn drop(&mut self) {
+        let metrics = &self.mouth.metrics;
+        metrics.audio("out", self.samples as f64 / f64::from(self.rate));
+        if !self.ended {
+            metrics.cancel("client_gone");
+        }
+        let stats = self.stream.stats();
+        if stats.frames > 0 {
+            let busy = stats.prefill + stats.backbone + stats.head + stats.codec;
+            let label = ModelLabel { model: self.mouth.id().into() };
+            metrics.step_seconds.get_or_create(&label).observe(busy.as_secs_f64() / stats.frames as f64);
+        }
+        self.mouth.touch();
+    }
+}

@@ -1,0 +1,47 @@
+//! `GET /v1/models`: what is loaded, and what it can do.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::core::error::ServerError;
+use crate::core::health::json_response;
+use crate::core::query::short;
+use crate::core::state::AppState;
+
+fn entries(state: &AppState) -> Vec<Value> {
+    let entry = |id: &str, task: &str, slots: (usize, usize)| {
+        json!({
+            "id": id, "object": "model", "created": 0, "owned_by": "voce", "task": task,
+            "used_slots": slots.0, "total_slots": slots.1,
+        })
+    };
+    let mouths = state.mouths.iter().map(|m| entry(m.id(), "text-to-speech", m.slots()));
+    let ears = state.ears.iter().map(|e| {
+        let mut entry = entry(e.id(), "automatic-speech-recognition", e.slots());
+        entry["languages"] = json!(e.info().languages);
+        entry["streaming"] = json!(e.info().streaming);
+        entry
+    });
+    mouths.chain(ears).collect()
+}
+
+/// All models.
+pub(crate) async fn list(State(state): State<AppState>) -> Response {
+    json_response(StatusCode::OK, &json!({"object": "list", "data": entries(&state)}))
+}
+
+/// One model, by name or alias.
+pub(crate) async fn one(State(state): State<AppState>, Path(name): Path<String>) -> Result<Response, ServerError> {
+    let id = match (state.mouth(Some(&name)), state.ear(Some(&name))) {
+        (Ok(mouth), _) => mouth.id().to_owned(),
+        (_, Ok(ear)) => ear.id().to_owned(),
+        _ => {
+            let known = entries(&state).iter().filter_map(|e| e["id"].as_str().map(str::to_owned)).collect::<Vec<_>>();
+            return Err(ServerError::UnknownModel { name: short(&name), known: known.join(", ") });
+        }
+    };
+    let found = entries(&state).into_iter().find(|e| e["id"] == id.as_str());
+    Ok(json_response(StatusCode::OK, &found.unwrap_or(Value::Null)))
+}

@@ -1,0 +1,356 @@
+//! `WS /v1/realtime`: live transcription. Three dialects share the state: OpenAI's, its older one, and vLLM's.
+
+mod dialect;
+mod session;
+
+use std::sync::Arc;
+
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::core::admission::Permit;
+use crate::core::error::ServerError;
+use crate::core::limits;
+use crate::core::query::Query;
+use crate::core::state::AppState;
+use crate::core::ws::{self, Frame, Gone, Wire};
+use crate::ears::{Ear, EndReason, Hearing, Inlet, ListenEvent, Step};
+use dialect::Dialect;
+use session::Session;
+
+/// Upgrades a connection, unless it wants another kind of session.
+pub(crate) async fn connect(
+    State(state): State<AppState>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ServerError> {
+    let query = Query::parse(query.as_deref().unwrap_or_default());
+    if let Some(intent) = query.get("intent").filter(|i| *i != "transcription") {
+        let message = format!("the intent '{}' is not supported: use transcription", crate::core::query::short(intent));
+        return Err(ServerError::bad("intent", message));
+    }
+    let ear = state.ear(query.get("model"))?.clone();
+    let is_beta = headers.contains_key("openai-beta")
+        || headers.get_all("sec-websocket-protocol").iter().any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
+    let dialect = if is_beta { Dialect::Older } else { Dialect::Current };
+    let for_run = state.clone();
+    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear, dialect).await }))
+}
+
+async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
+    let permit = match ear.admit().await {
+        Ok(permit) => permit,
+        Err(error) => {
+            state.metrics.error(error.code());
+            let mut wire = wire;
+            let _ = wire.json(&dialect.error(&error, None)).await;
+            return wire.fail(&error).await;
+        }
+    };
+    let mut talk = Talk { state, wire, ear, permit, session: Session::new(dialect), hearing: None, inlet: None, items: Items::default() };
+    let end = talk.run().await;
+    match end {
+        Ok(frame) => talk.wire.end(frame).await,
+        Err(End::Gone) => {}
+        Err(End::Failed(error)) => talk.wire.fail(&error).await,
+    }
+}
+
+/// Why a conversation ended.
+enum End {
+    Gone,
+    Failed(ServerError),
+}
+
+impl From<Gone> for End {
+    fn from(_: Gone) -> Self {
+        End::Gone
+    }
+}
+
+/// The utterances so far.
+#[derive(Default)]
+struct Items {
+    number: u64,
+    previous: Option<String>,
+    /// Items that the client has committed and that are not complete.
+    committed: std::collections::VecDeque<String>,
+    /// The utterance under way has had a word.
+    speaking: bool,
+    /// Its text so far.
+    text: String,
+    /// Bytes since the last commit.
+    appended: usize,
+    /// Seconds of audio at the end of the last item.
+    from: f64,
+}
+
+impl Items {
+    /// The item that words belong to now.
+    fn current(&self) -> String {
+        self.committed.front().cloned().unwrap_or_else(|| format!("item_{}", self.number + 1))
+    }
+}
+
+struct Talk {
+    state: AppState,
+    wire: Wire,
+    ear: Arc<Ear>,
+    permit: Arc<Permit>,
+    session: Session,
+    hearing: Option<Hearing>,
+    inlet: Option<Inlet>,
+    items: Items,
+}
+
+impl Talk {
+    async fn run(&mut self) -> Result<Frame, End> {
+        let created = self.session.event("created", self.ear.id());
+        self.wire.json(&created).await?;
+        loop {
+            let frame = match &mut self.hearing {
+                Some(hearing) => {
+                    let has_room = hearing.has_room();
+                    tokio::select! {
+                        biased;
+                        step = hearing.step() => {
+                            self.heard(step).await?;
+                            continue;
+                        }
+                        frame = self.wire.recv(), if has_room => frame,
+                    }
+                }
+                None => self.wire.recv().await,
+            };
+            match frame {
+                Frame::Text(text) => {
+                    let message: Result<Value, _> = serde_json::from_str(&text);
+                    let id = message.as_ref().ok().and_then(|m| m["event_id"].as_str()).map(str::to_owned);
+                    let done = match message {
+                        Ok(message) => self.message(&message).await,
+                        Err(e) => Err(Said::Bad(ServerError::malformed(format!("the event is not JSON: {e}")))),
+                    };
+                    match done {
+                        Ok(()) => {}
+                        Err(Said::Bad(error)) => self.complain(&error, id.as_deref()).await?,
+                        Err(Said::End(end)) => return Err(end),
+                    }
+                }
+                Frame::Binary(_) => {
+                    let error = ServerError::malformed("events are text frames: send audio with input_audio_buffer.append");
+                    self.complain(&error, None).await?;
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    async fn complain(&mut self, error: &ServerError, id: Option<&str>) -> Result<(), Gone> {
+        self.state.metrics.error(error.code());
+        let event = self.session.dialect.error(error, id);
+        self.wire.json(&event).await
+    }
+
+    /// Handles one event of the client.
+    async fn message(&mut self, message: &Value) -> Result<(), Said> {
+        match message["type"].as_str().unwrap_or_default() {
+            "session.update" | "transcription_session.update" => {
+                let before = self.session.clone();
+                if let Err(error) = self.session.update(message) {
+                    self.session = before;
+                    return Err(error.into());
+                }
+                if let Some(model) = self.session.model.clone() {
+                    self.ear = self.state.ear(Some(&model))?.clone();
+                }
+                if self.session.hears_otherwise(&before) {
+                    // What was said under the old settings is over.
+                    self.restart();
+                }
+                let updated = self.session.event("updated", self.ear.id());
+                Ok(self.wire.json(&updated).await?)
+            }
+            "input_audio_buffer.append" => self.append(message),
+            "input_audio_buffer.commit" => self.commit(message).await,
+            "input_audio_buffer.clear" => {
+                self.restart();
+                let event = json!({"type": "input_audio_buffer.cleared", "event_id": self.session.event_id()});
+                Ok(self.wire.json(&event).await?)
+            }
+            other => {
+                let other = crate::core::query::short(other);
+                Err(ServerError::bad("type", format!("the event '{other}' is not known to a transcription session")).into())
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        self.hearing = None;
+        self.inlet = None;
+        self.items.appended = 0;
+        self.items.speaking = false;
+        self.items.text.clear();
+        self.items.committed.clear();
+        self.items.from = 0.0;
+    }
+
+    fn append(&mut self, message: &Value) -> Result<(), Said> {
+        let audio = message["audio"].as_str().ok_or_else(|| ServerError::bad("audio", "audio must be base64 text"))?;
+        let bytes = BASE64.decode(audio).map_err(|e| ServerError::bad("audio", format!("audio is not base64: {e}")))?;
+        if bytes.len() > limits::MAX_APPEND {
+            return Err(ServerError::TooLarge(limits::MAX_APPEND).into());
+        }
+        self.items.appended += bytes.len();
+        if self.hearing.is_none() {
+            let hearing = self.ear.open_in(&self.permit, &self.session.request())?;
+            self.hearing = Some(hearing);
+        }
+        let inlet = match &mut self.inlet {
+            Some(inlet) => inlet,
+            none => none.insert(Inlet::new(self.session.encoding, self.session.rate, 1)?),
+        };
+        if let Some(hearing) = &mut self.hearing {
+            hearing.push(inlet.bytes(&bytes));
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self, message: &Value) -> Result<(), Said> {
+        if self.session.dialect == Dialect::Vllm || message.get("final").is_some() {
+            self.session.become_vllm();
+            // The first commit says that audio will come, the last that it has.
+            if message["final"].as_bool().unwrap_or(false) {
+                match (&mut self.hearing, &mut self.inlet) {
+                    (Some(hearing), inlet) => {
+                        if let Some(inlet) = inlet {
+                            hearing.push(inlet.finish());
+                        }
+                        hearing.finish();
+                    }
+                    (None, _) => self.done().await?,
+                }
+            }
+            return Ok(());
+        }
+        if std::mem::take(&mut self.items.appended) == 0 {
+            return Err(ServerError::bad("input_audio_buffer_commit_empty", "the buffer is empty: append audio first").into());
+        }
+        if let (Some(hearing), Some(inlet)) = (&mut self.hearing, &mut self.inlet) {
+            hearing.push(inlet.finish());
+            hearing.end_utterance();
+        }
+        // Words that were heard before belong to what is committed now.
+        self.items.number += 1;
+        let item = format!("item_{}", self.items.number);
+        self.items.committed.push_back(item.clone());
+        Ok(self.committed(&item).await?)
+    }
+
+    async fn committed(&mut self, item: &str) -> Result<(), Gone> {
+        let event = json!({
+            "type": "input_audio_buffer.committed", "event_id": self.session.event_id(), "item_id": item,
+            "previous_item_id": self.items.previous,
+        });
+        self.items.previous = Some(item.to_owned());
+        self.wire.json(&event).await
+    }
+
+    /// Passes on what the recogniser says.
+    async fn heard(&mut self, step: Step) -> Result<(), End> {
+        match step {
+            Step::Room => Ok(()),
+            Step::Failed(error) => {
+                self.complain(&error, None).await?;
+                Err(End::Failed(error))
+            }
+            Step::Ended => {
+                self.hearing = None;
+                self.inlet = None;
+                if self.session.dialect == Dialect::Vllm { Ok(self.done().await?) } else { Ok(()) }
+            }
+            Step::Event(ListenEvent::Word(word)) => {
+                if !std::mem::replace(&mut self.items.speaking, true) && self.session.has_vad() {
+                    let event = json!({
+                        "type": "input_audio_buffer.speech_started", "event_id": self.session.event_id(),
+                        "audio_start_ms": (word.start * 1e3) as u64, "item_id": self.items.current(),
+                    });
+                    self.wire.json(&event).await?;
+                }
+                let delta = if self.items.text.is_empty() { word.text } else { format!(" {}", word.text) };
+                self.items.text.push_str(&delta);
+                let event = match self.session.dialect {
+                    Dialect::Vllm => json!({"type": "transcription.delta", "delta": delta}),
+                    _ => json!({
+                        "type": "conversation.item.input_audio_transcription.delta", "event_id": self.session.event_id(),
+                        "item_id": self.items.current(), "content_index": 0, "delta": delta,
+                    }),
+                };
+                Ok(self.wire.json(&event).await?)
+            }
+            Step::Event(ListenEvent::Endpoint { at, reason }) => {
+                if reason != EndReason::Forced && self.items.speaking && self.session.dialect != Dialect::Vllm {
+                    let event = json!({
+                        "type": "input_audio_buffer.speech_stopped", "event_id": self.session.event_id(),
+                        "audio_end_ms": (at * 1e3) as u64, "item_id": self.items.current(),
+                    });
+                    self.wire.json(&event).await?;
+                    if self.items.committed.is_empty() {
+                        self.items.number += 1;
+                        let item = format!("item_{}", self.items.number);
+                        self.items.committed.push_back(item.clone());
+                        self.items.appended = 0;
+                        self.committed(&item).await?;
+                    }
+                }
+                Ok(())
+            }
+            Step::Event(ListenEvent::Final(segment)) if self.session.dialect != Dialect::Vllm => {
+                let item = self.items.current();
+                self.items.committed.pop_front();
+                self.items.speaking = false;
+                self.items.text.clear();
+                let seconds = (segment.end - self.items.from).max(0.0);
+                self.items.from = segment.end.max(self.items.from);
+                let event = json!({
+                    "type": "conversation.item.input_audio_transcription.completed",
+                    "event_id": self.session.event_id(), "item_id": item, "content_index": 0,
+                    "transcript": segment.text, "usage": {"type": "duration", "seconds": seconds},
+                });
+                Ok(self.wire.json(&event).await?)
+            }
+            Step::Event(ListenEvent::Final(_) | ListenEvent::Partial(_)) => Ok(()),
+        }
+    }
+
+    /// vLLM's last word.
+    async fn done(&mut self) -> Result<(), Gone> {
+        let text = std::mem::take(&mut self.items.text);
+        let words = text.split_whitespace().count();
+        let usage = json!({"prompt_tokens": 0, "completion_tokens": words, "total_tokens": words});
+        self.wire.json(&json!({"type": "transcription.done", "text": text, "usage": usage})).await
+    }
+}
+
+/// What came of an event: a complaint that the session survives, or its end.
+enum Said {
+    Bad(ServerError),
+    End(End),
+}
+
+impl From<ServerError> for Said {
+    fn from(error: ServerError) -> Self {
+        Said::Bad(error)
+    }
+}
+
+impl From<Gone> for Said {
+    fn from(gone: Gone) -> Self {
+        Said::End(gone.into())
+    }
+}

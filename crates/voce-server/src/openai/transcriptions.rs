@@ -1,0 +1,167 @@
+//! `POST /v1/audio/transcriptions`: a file in, its text out, whole or as it is heard.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use voce_engine::listener::subtitles;
+
+use super::speech::sse;
+use crate::core::body::Form;
+use crate::core::error::ServerError;
+use crate::core::health::json_response;
+use crate::core::limits;
+use crate::core::query::short;
+use crate::core::state::AppState;
+use crate::ears::{HOTWORD_WEIGHT, HearRequest, ListenEvent, Segment, Transcript, Transcription, Word};
+
+/// What the answer looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Json,
+    Text,
+    Srt,
+    Vtt,
+    Verbose,
+}
+
+/// Answers a request.
+pub(crate) async fn transcribe(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ServerError> {
+    let limits = &state.options.limits;
+    let form = Form::read(&headers, body, limits.body, limits).await?;
+    let shape = match form.text("response_format")? {
+        None | Some("json") => Shape::Json,
+        Some("text") => Shape::Text,
+        Some("srt") => Shape::Srt,
+        Some("vtt") => Shape::Vtt,
+        Some("verbose_json") => Shape::Verbose,
+        Some(other) => {
+            return Err(ServerError::bad(
+                "response_format",
+                format!("the format '{}' is not supported: use json, text, srt, vtt or verbose_json", short(other)),
+            ));
+        }
+    };
+    let mut granularities = (false, false);
+    for name in form.texts("timestamp_granularities")? {
+        match name {
+            "word" => granularities.0 = true,
+            "segment" => granularities.1 = true,
+            other => {
+                return Err(ServerError::bad(
+                    "timestamp_granularities",
+                    format!("'{}' is no granularity: use word or segment", short(other)),
+                ));
+            }
+        }
+    }
+    let is_streamed = form.is_on("stream")?;
+    let language = form.text("language")?.map(str::to_owned);
+    let request = HearRequest { hotwords: hotwords(form.texts("keywords")?)?, language, ..HearRequest::default() };
+    let ear = state.ear(form.text("model")?)?;
+    let file = form.file("file")?;
+    let heard = Transcription::start(ear, &request, file.data.clone(), file.file_name.as_deref(), None).await?;
+    if is_streamed {
+        return Ok(stream(heard));
+    }
+    let heard = heard.whole().await?;
+    Ok(answer(&heard, shape, granularities, request.language.as_deref()))
+}
+
+/// Hot words with their weight; too many or too long ones are refused.
+pub(crate) fn hotwords(words: Vec<&str>) -> Result<Vec<(String, f32)>, ServerError> {
+    // A client may send one field with a list in it.
+    let words: Vec<&str> = words.into_iter().flat_map(|w| w.split([',', '\n'])).map(str::trim).filter(|w| !w.is_empty()).collect();
+    if words.len() > limits::MAX_HOTWORDS || words.iter().any(|w| w.len() > limits::MAX_HOTWORD) {
+        let message = format!(
+            "{} keywords: use at most {} of at most {} bytes",
+            words.len(),
+            limits::MAX_HOTWORDS,
+            limits::MAX_HOTWORD
+        );
+        return Err(ServerError::bad("keywords", message));
+    }
+    Ok(words.into_iter().map(|w| (w.to_owned(), HOTWORD_WEIGHT)).collect())
+}
+
+fn usage(seconds: f64) -> Value {
+    json!({"type": "duration", "seconds": seconds.ceil() as u64})
+}
+
+fn answer(heard: &Transcript, shape: Shape, granularities: (bool, bool), language: Option<&str>) -> Response {
+    let words = || heard.segments.iter().flat_map(|s| &s.words).cloned().collect::<Vec<Word>>();
+    let plain = |kind: &'static str, text: String| {
+        ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
+    };
+    match shape {
+        Shape::Json => json_response(StatusCode::OK, &json!({"text": heard.text(), "usage": usage(heard.duration)})),
+        Shape::Text => plain("text/plain; charset=utf-8", heard.text() + "\n"),
+        Shape::Srt => plain("application/x-subrip; charset=utf-8", subtitles::srt(&subtitles::cues(&words()))),
+        Shape::Vtt => plain("text/vtt; charset=utf-8", subtitles::vtt(&subtitles::cues(&words()))),
+        Shape::Verbose => {
+            let mut value = json!({
+                "task": "transcribe", "language": language.unwrap_or("en"), "duration": heard.duration,
+                "text": heard.text(), "usage": usage(heard.duration),
+            });
+            let (by_word, by_segment) = granularities;
+            if by_segment || !by_word {
+                value["segments"] = heard.segments.iter().enumerate().map(|(i, s)| segment(i, s)).collect();
+            }
+            if by_word {
+                let word = |w: &Word| json!({"word": w.text, "start": w.start, "end": w.end});
+                value["words"] = words().iter().map(word).collect();
+            }
+            json_response(StatusCode::OK, &value)
+        }
+    }
+}
+
+/// A segment with every field that OpenAI's clients insist on.
+fn segment(id: usize, s: &Segment) -> Value {
+    let logs: f64 = s.words.iter().map(|w| f64::from(w.confidence).max(1e-6).ln()).sum();
+    json!({
+        "id": id, "seek": 0, "start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens,
+        "temperature": 0.0, "avg_logprob": logs / s.words.len().max(1) as f64, "compression_ratio": 1.0,
+        "no_speech_prob": if s.words.is_empty() { 1.0 } else { 0.0 },
+    })
+}
+
+/// The text as events, a word at a time.
+fn stream(heard: Transcription) -> Response {
+    enum State {
+        Hearing(Box<Transcription>, String),
+        Done,
+    }
+    let begin = State::Hearing(Box::new(heard), String::new());
+    let events = futures_util::stream::unfold(begin, async |state| {
+        let State::Hearing(mut heard, mut text) = state else { return None };
+        loop {
+            let (event, next) = match heard.next().await {
+                Some(Ok(ListenEvent::Word(word))) => {
+                    let delta = if text.is_empty() { word.text } else { format!(" {}", word.text) };
+                    text.push_str(&delta);
+                    (json!({"type": "transcript.text.delta", "delta": delta}), State::Hearing(heard, text))
+                }
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => (json!({"type": "error", "error": error.object()}), State::Done),
+                None => {
+                    let usage = usage(heard.seconds());
+                    (json!({"type": "transcript.text.done", "text": text, "usage": usage}), State::Done)
+                }
+            };
+            return Some((Ok::<Bytes, std::convert::Infallible>(sse(&event)), next));
+        }
+    });
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    (headers, Body::from_stream(events)).into_response()
+}

@@ -1,0 +1,147 @@
+//! The older RNN-T server's routes: `WS /v2/decode/stream/{model}` takes 16 kHz PCM16 and control bytes,
+//! `POST /v2/decode/batch/{model}` a JSON array of bytes.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use voce_audio::{RawEncoding, RawFormat};
+
+use crate::core::body;
+use crate::core::error::ServerError;
+use crate::core::health::json_response;
+use crate::core::state::AppState;
+use crate::core::ws::{self, Frame, Wire};
+use crate::ears::{Ear, HearRequest, Hearing, Inlet, ListenEvent, SAMPLE_RATE, Step, Transcription};
+
+/// A frame of one byte is a control: the end of the audio, or a sign of life.
+const END: u8 = 0;
+const KEEP_ALIVE: u8 = 1;
+/// Seconds that a batch may have.
+const MAX_BATCH: usize = 30;
+/// A byte as JSON takes up to four characters.
+const JSON_BYTE: usize = 4;
+
+/// The recogniser of a path; the old server's own names stand for the default.
+fn ear<'a>(state: &'a AppState, name: &str) -> Result<&'a Arc<Ear>, ServerError> {
+    state.ear(Some(name)).or_else(|_| state.ear(None))
+}
+
+/// An answer. `opaque` is the client's own and comes back.
+fn reply(text: &str, status: &str, message: Option<&str>, opaque: &Value) -> Value {
+    json!({"transcription": text, "status": status, "message": message, "metadata": {}, "opaque": opaque})
+}
+
+/// A live connection.
+pub(crate) async fn connect(
+    State(state): State<AppState>,
+    Path(model): Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ServerError> {
+    let ear = ear(&state, &model)?.clone();
+    let for_run = state.clone();
+    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear).await }))
+}
+
+async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
+    let request = HearRequest { partials: true, silence_ms: Some(800), ..HearRequest::default() };
+    let error = match ear.open(&request).await {
+        Ok(hearing) => match talk(&mut wire, hearing).await {
+            Ok(Some(frame)) => return wire.end(frame).await,
+            Ok(None) => return wire.close(1000, "").await,
+            Err(None) => return,
+            Err(Some(error)) => error,
+        },
+        Err(error) => error,
+    };
+    state.metrics.error(error.code());
+    let _ = wire.json(&reply("", "Error", Some(&error.message()), &Value::Null)).await;
+    wire.fail(&error).await;
+}
+
+/// Runs to the end: `None` when all was told.
+async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Option<ServerError>> {
+    let mut inlet = Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1)?;
+    let mut said = String::new();
+    let mut is_closing = false;
+    loop {
+        let has_room = hearing.has_room();
+        tokio::select! {
+            biased;
+            step = hearing.step() => match step {
+                Step::Event(ListenEvent::Partial(segment)) => {
+                    let text = join(&said, &segment.text);
+                    wire.json(&reply(&text, "Active", None, &Value::Null)).await.map_err(|_| None)?;
+                }
+                Step::Event(ListenEvent::Final(segment)) => {
+                    said = join(&said, &segment.text);
+                    let status = if is_closing { "Active" } else { "Paused" };
+                    wire.json(&reply(&said, status, None, &Value::Null)).await.map_err(|_| None)?;
+                }
+                Step::Event(_) | Step::Room => {}
+                Step::Failed(error) => return Err(Some(error)),
+                Step::Ended => {
+                    wire.json(&reply(&said, "Complete", None, &Value::Null)).await.map_err(|_| None)?;
+                    return Ok(None);
+                }
+            },
+            frame = wire.recv(), if has_room => match frame {
+                Frame::Binary(data) => match data[..] {
+                    [KEEP_ALIVE] => {}
+                    [END] if !is_closing => {
+                        is_closing = true;
+                        hearing.push(inlet.finish());
+                        hearing.finish();
+                    }
+                    [_] => {}
+                    _ => hearing.push(inlet.bytes(&data)),
+                },
+                Frame::Text(_) => {}
+                other => return Ok(Some(other)),
+            },
+        }
+    }
+}
+
+fn join(said: &str, more: &str) -> String {
+    match (said.is_empty(), more.is_empty()) {
+        (true, _) => more.to_owned(),
+        (_, true) => said.to_owned(),
+        _ => format!("{said} {more}"),
+    }
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    #[serde(alias = "audio", alias = "audio_data", alias = "data")]
+    audio_buffer: Vec<u8>,
+    #[serde(default)]
+    opaque: Value,
+}
+
+/// A whole utterance of up to 30 s.
+pub(crate) async fn batch(
+    State(state): State<AppState>,
+    Path(model): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ServerError> {
+    let ear = ear(&state, &model)?;
+    let most = MAX_BATCH * SAMPLE_RATE as usize * 2;
+    let limits = &state.options.limits;
+    let bytes = body::collect(&headers, body, limits.body.min(most * JSON_BYTE + 4096), limits).await?;
+    let batch: Batch = serde_json::from_slice(&bytes)
+        .map_err(|e| ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}")))?;
+    if batch.audio_buffer.len() > most {
+        return Err(ServerError::bad("audio_buffer", format!("a batch has at most {MAX_BATCH} s of 16 kHz PCM16")));
+    }
+    let format = RawFormat { encoding: RawEncoding::S16le, sample_rate: SAMPLE_RATE, channels: 1 };
+    let heard = Transcription::start(ear, &HearRequest::default(), batch.audio_buffer.into(), None, Some(format)).await?;
+    let heard = heard.whole().await?;
+    Ok(json_response(StatusCode::OK, &reply(&heard.text(), "Complete", None, &batch.opaque)))
+}

@@ -1,0 +1,334 @@
+//! A Wyoming conversation: describe, transcribe, synthesize.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::WriteHalf;
+use tokio::sync::mpsc;
+use voce_audio::wav::put_s16le;
+use voce_audio::{RawEncoding, RawFormat};
+use voce_engine::speaker::TextSender;
+
+use super::event::{self, Event};
+use crate::core::error::ServerError;
+use crate::core::socket_io::StallGuard;
+use crate::core::state::AppState;
+use crate::ears::{HearRequest, Hearing, Inlet, ListenEvent, Step};
+use crate::mouth::{Ask, Utterance};
+
+/// Silence after which a connection is closed; Home Assistant opens one for each request.
+const IDLE: Duration = Duration::from_secs(60);
+/// Pieces of text that wait to be spoken.
+const PIECES: usize = 64;
+
+pub(super) struct Talk {
+    write: WriteHalf<StallGuard>,
+    events: mpsc::Receiver<io::Result<Event>>,
+    state: AppState,
+    language: Option<String>,
+    model: Option<String>,
+    listening: Option<(Hearing, Inlet)>,
+    /// Texts of the utterance so far.
+    texts: Vec<String>,
+}
+
+impl Talk {
+    pub(super) fn new(
+        write: WriteHalf<StallGuard>,
+        events: mpsc::Receiver<io::Result<Event>>,
+        state: AppState,
+    ) -> Self {
+        Self { write, events, state, language: None, model: None, listening: None, texts: Vec::new() }
+    }
+
+    /// Runs to the end of the connection.
+    pub(super) async fn run(&mut self) {
+        loop {
+            let done = match self.next().await {
+                Ok(Next::Event(event)) => self.handle(event).await,
+                Ok(Next::Step(step)) => self.tell(step).await,
+                Err(end) => Err(end),
+            };
+            match done {
+                Ok(()) => {}
+                Err(End::Gone) => return,
+                Err(End::Broken(text)) => {
+                    let _ = self.complain("bad_request", &text).await;
+                    return;
+                }
+                Err(End::Bad(error)) => {
+                    self.listening = None;
+                    self.state.metrics.error(error.code());
+                    if self.complain(error.code(), &error.message()).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the recogniser or the client says next.
+    async fn next(&mut self) -> Result<Next, End> {
+        let has_room = self.listening.as_ref().is_none_or(|(hearing, _)| hearing.has_room());
+        let step = async {
+            match &mut self.listening {
+                Some((hearing, _)) => hearing.step().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            step = step => Ok(Next::Step(step)),
+            event = tokio::time::timeout(IDLE, self.events.recv()), if has_room => match event {
+                Ok(Some(Ok(event))) => Ok(Next::Event(event)),
+                Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => Err(End::Broken(error.to_string())),
+                _ => Err(End::Gone),
+            },
+        }
+    }
+
+    async fn complain(&mut self, code: &str, text: &str) -> io::Result<()> {
+        self.send("error", json!({"text": text, "code": code})).await
+    }
+
+    async fn send(&mut self, kind: &str, data: Value) -> io::Result<()> {
+        event::write(&mut self.write, &Event::new(kind, data)).await
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<(), End> {
+        let text = |name: &str| event.data[name].as_str().map(str::to_owned);
+        match event.kind.as_str() {
+            "describe" => {
+                let info = info(&self.state).await;
+                self.send("info", info).await?;
+            }
+            "ping" => self.send("pong", json!({"text": text("text")})).await?,
+            "transcribe" => {
+                self.language = text("language");
+                self.model = text("name");
+            }
+            "audio-start" => {
+                let format = format(&event.data)?;
+                let inlet = Inlet::new(format.encoding, format.sample_rate, format.channels)?;
+                // Names of other systems' models stand for the default.
+                let ear = self.state.ear(self.model.as_deref()).or_else(|_| self.state.ear(None))?.clone();
+                let request = HearRequest { language: self.language.clone(), ..HearRequest::default() };
+                let hearing = ear.open(&request).await?;
+                self.listening = Some((hearing, inlet));
+                self.texts.clear();
+                self.send("transcript-start", json!({"language": self.language})).await?;
+            }
+            "audio-chunk" => {
+                if let Some((hearing, inlet)) = &mut self.listening {
+                    hearing.push(inlet.bytes(&event.payload));
+                }
+            }
+            "audio-stop" => {
+                if let Some((hearing, inlet)) = &mut self.listening {
+                    hearing.push(inlet.finish());
+                    hearing.finish();
+                }
+            }
+            "synthesize" => {
+                let said = text("text").ok_or_else(|| ServerError::bad("text", "synthesize needs a text"))?;
+                let voice = event.data["voice"]["name"].as_str().map(str::to_owned);
+                self.synthesize(said, voice).await?;
+            }
+            "synthesize-start" => {
+                let voice = event.data["voice"]["name"].as_str().map(str::to_owned);
+                self.synthesize_live(voice).await?;
+            }
+            // Events of parts that are not here, such as wake words, are none of our business.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Passes on what was heard; the end of the stream is the end of the utterance.
+    async fn tell(&mut self, step: Step) -> Result<(), End> {
+        match step {
+            Step::Event(ListenEvent::Word(word)) => {
+                self.send("transcript-chunk", json!({"text": format!("{} ", word.text)})).await?;
+            }
+            Step::Event(ListenEvent::Final(segment)) => {
+                if !segment.text.is_empty() {
+                    self.texts.push(segment.text);
+                }
+            }
+            Step::Event(_) | Step::Room => {}
+            Step::Failed(error) => return Err(End::Bad(error)),
+            Step::Ended => {
+                self.listening = None;
+                let text = std::mem::take(&mut self.texts).join(" ");
+                self.send("transcript", json!({"text": text, "language": self.language})).await?;
+                self.send("transcript-stop", Value::Null).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn synthesize(&mut self, text: String, voice: Option<String>) -> Result<(), End> {
+        if text.len() > self.state.options.limits.text {
+            return Err(End::Bad(ServerError::bad("text", "the text is too long: split it")));
+        }
+        let mouth = self.state.mouth(None)?.clone();
+        let utterance = mouth.speak(text, Ask { voice, any_voice: true, ..Ask::default() }).await?;
+        self.speak(utterance).await
+    }
+
+    async fn speak(&mut self, mut utterance: Utterance) -> Result<(), End> {
+        let format = json!({"rate": utterance.rate(), "width": 2, "channels": 1});
+        self.send("audio-start", format.clone()).await?;
+        while let Some(samples) = utterance.next().await {
+            let mut payload = Vec::new();
+            put_s16le(&samples?, &mut payload);
+            event::write(&mut self.write, &Event { kind: "audio-chunk".into(), data: format.clone(), payload }).await?;
+        }
+        self.send("audio-stop", Value::Null).await?;
+        Ok(())
+    }
+
+    /// Text that comes piece by piece, spoken from its first sentence on.
+    async fn synthesize_live(&mut self, voice: Option<String>) -> Result<(), End> {
+        let mouth = self.state.mouth(None)?.clone();
+        let (speaker, mut utterance) = mouth.speak_live(Ask { voice, any_voice: true, ..Ask::default() }).await?;
+        let (text, pieces) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || feed(speaker, pieces));
+        let mut text = Some(text);
+        let format = json!({"rate": utterance.rate(), "width": 2, "channels": 1});
+        let mut received = 0;
+        let mut begun = false;
+        loop {
+            tokio::select! {
+                biased;
+                samples = utterance.next() => match samples {
+                    Some(samples) => begun = self.live_chunk(samples?, &format, begun).await?,
+                    None => break,
+                },
+                event = tokio::time::timeout(IDLE, self.events.recv()), if text.is_some() => {
+                    let Ok(Some(Ok(event))) = event else { return Err(End::Gone) };
+                    match event.kind.as_str() {
+                        "synthesize-chunk" => {
+                            let piece = event.data["text"].as_str().unwrap_or_default().to_owned();
+                            received += piece.len();
+                            if received > self.state.options.limits.text {
+                                return Err(End::Bad(ServerError::bad("text", "the text is too long: split it")));
+                            }
+                            if let Some(sender) = &text {
+                                let _ = sender.send(piece).await;
+                            }
+                        }
+                        "synthesize-stop" => text = None,
+                        // The same text as a whole, for servers that cannot stream.
+                        _ => {}
+                    }
+                }
+            }
+        }
+        if begun {
+            self.send("audio-stop", Value::Null).await?;
+        }
+        self.send("synthesize-stopped", Value::Null).await?;
+        Ok(())
+    }
+
+    async fn live_chunk(&mut self, samples: Vec<f32>, format: &Value, begun: bool) -> Result<bool, End> {
+        if !begun {
+            self.send("audio-start", format.clone()).await?;
+        }
+        let mut payload = Vec::new();
+        put_s16le(&samples, &mut payload);
+        event::write(&mut self.write, &Event { kind: "audio-chunk".into(), data: format.clone(), payload }).await?;
+        Ok(true)
+    }
+}
+
+/// What this server can do, in Home Assistant's words.
+async fn info(state: &AppState) -> Value {
+    let attribution = json!({"name": "Voce", "url": ""});
+    let part = |name: &str, languages: &[String]| {
+        json!({
+            "name": name, "description": name, "attribution": attribution, "installed": true,
+            "version": env!("CARGO_PKG_VERSION"), "languages": languages,
+        })
+    };
+    let english = vec!["en".to_owned()];
+    let models: Vec<Value> = state
+        .ears
+        .iter()
+        .map(|ear| part(ear.id(), if ear.info().languages.is_empty() { &english } else { &ear.info().languages }))
+        .collect();
+    let mut voices = Vec::new();
+    if let Ok(mouth) = state.mouth(None) {
+        let mut names = mouth.voice_names().await.unwrap_or_default();
+        if names.is_empty() {
+            names.push("default".into());
+        }
+        voices.extend(names.iter().map(|name| part(name, &english)));
+    }
+    let program = |key: &str, parts: Vec<Value>, streaming: &str| {
+        if parts.is_empty() {
+            return json!([]);
+        }
+        let mut program = json!({
+            "name": "voce", "description": "Voce", "attribution": attribution, "installed": true,
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        program[key] = json!(parts);
+        program[streaming] = json!(true);
+        json!([program])
+    };
+    json!({
+        "asr": program("models", models, "supports_transcript_streaming"),
+        "tts": program("voices", voices, "supports_synthesize_streaming"),
+        "handle": [], "intent": [], "wake": [], "mic": [], "snd": [],
+    })
+}
+
+fn feed(mut speaker: TextSender, mut pieces: mpsc::Receiver<String>) {
+    while let Some(piece) = pieces.blocking_recv() {
+        if speaker.push(&piece).is_err() {
+            return;
+        }
+    }
+    let _ = speaker.finish();
+}
+
+/// The format of audio that is to come.
+fn format(data: &Value) -> Result<RawFormat, ServerError> {
+    let number = |name: &'static str, default: u64| data[name].as_u64().unwrap_or(default);
+    let encoding = match number("width", 2) {
+        2 => RawEncoding::S16le,
+        4 => RawEncoding::F32le,
+        other => return Err(ServerError::bad("width", format!("a width of {other} bytes: use 2"))),
+    };
+    let sample_rate = u32::try_from(number("rate", 16_000)).unwrap_or(u32::MAX);
+    Ok(RawFormat { encoding, sample_rate, channels: number("channels", 1) as usize })
+}
+
+/// What comes next.
+enum Next {
+    Event(Event),
+    Step(Step),
+}
+
+/// Why an event was not handled.
+enum End {
+    Gone,
+    /// What came is not Wyoming.
+    Broken(String),
+    Bad(ServerError),
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        End::Gone
+    }
+}
+
+impl From<ServerError> for End {
+    fn from(error: ServerError) -> Self {
+        End::Bad(error)
+    }
+}

@@ -1,0 +1,14 @@
+//! The server over real sockets: every route, every dialect, and what clients should not do.
+#![allow(missing_docs)]
+
+mod core;
+mod counter;
+mod deepgram;
+mod listening;
+mod moshi;
+mod realtime;
+mod rnnt_v2;
+mod server;
+mod socket;
+mod speech;
+mod wyoming;

@@ -1,0 +1,241 @@
+//! moshi-server's routes: MessagePack, Opus both ways, markers.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Error;
+use voce_audio::output::Pipe;
+use voce_audio::encode::{OpusOptions, OpusWriter};
+use voce_audio::{AudioSink as _, DecodeLimits, decode_bytes};
+use voce_server::ServerOptions;
+
+use crate::counter::Counter;
+use crate::listening::{audio, start, wav};
+use crate::server::{Body, Setup};
+use crate::socket::Socket;
+
+fn pack(value: &Value) -> Vec<u8> {
+    rmp_serde::to_vec_named(value).unwrap()
+}
+
+async fn message(socket: &mut Socket) -> Value {
+    rmp_serde::from_slice(&socket.next_binary().await).unwrap()
+}
+
+fn frames(pattern: &str) -> Vec<Value> {
+    audio(pattern, 24_000).chunks(1920).map(|pcm| json!({"type": "Audio", "pcm": pcm})).collect()
+}
+
+#[tokio::test]
+async fn words_and_markers_in_their_order() {
+    let server = start().await;
+    let mut socket = server.socket("/api/asr-streaming").await;
+    assert_eq!(message(&mut socket).await, json!({"type": "Ready"}));
+    for frame in frames("##.#.") {
+        socket.binary(pack(&frame)).await;
+    }
+    socket.binary(pack(&json!({"type": "Marker", "id": 7}))).await;
+    let mut got = Vec::new();
+    loop {
+        let m = message(&mut socket).await;
+        if m["type"] == "Marker" {
+            assert_eq!(m["id"], 7);
+            break;
+        }
+        got.push(m);
+    }
+    let words: Vec<&str> = got.iter().filter_map(|m| m["text"].as_str()).collect();
+    assert_eq!(words, ["w1", "w2", "w3"]);
+    assert_eq!(got[0], json!({"type": "Word", "text": "w1", "start_time": 0.0}));
+    assert_eq!(got[1], json!({"type": "EndWord", "stop_time": 0.5}));
+    // A client's Init starts anew.
+    socket.binary(pack(&json!({"type": "Init"}))).await;
+    assert_eq!(message(&mut socket).await["type"], "Ready");
+    for frame in frames("#.") {
+        socket.binary(pack(&frame)).await;
+    }
+    assert_eq!(message(&mut socket).await["text"], "w1");
+}
+
+fn opus(pattern: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = OpusWriter::new(Pipe::new(&mut bytes), 24_000, OpusOptions { packets_per_page: 3, ..Default::default() }).unwrap();
+    writer.write(&audio(pattern, 24_000)).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opus_in_pages_of_any_length() {
+    // 60 ms pages, several in a message, and pages torn apart: what ended the original for everyone.
+    let server = start().await;
+    for size in [97, 1_000, 100_000] {
+        let mut socket = server.socket("/api/asr-streaming").await;
+        assert_eq!(message(&mut socket).await["type"], "Ready");
+        for part in opus("##..").chunks(size) {
+            socket.binary(pack(&json!({"type": "OggOpus", "data": part}))).await;
+        }
+        socket.binary(pack(&json!({"type": "Marker", "id": 1}))).await;
+        let mut words = 0;
+        loop {
+            let m = message(&mut socket).await;
+            match m["type"].as_str().unwrap() {
+                "Word" => words += 1,
+                "EndWord" => {}
+                "Marker" => break,
+                other => panic!("{other}: {m}"),
+            }
+        }
+        assert_eq!(words, 2, "{size}");
+    }
+}
+
+#[tokio::test]
+async fn bad_messages_end_their_own_socket_only() {
+    let server = start().await;
+    let mut good = server.socket("/api/asr-streaming").await;
+    assert_eq!(message(&mut good).await["type"], "Ready");
+    for bad in [vec![], vec![0xc1], vec![0xdd, 0x7f, 0xff, 0xff, 0xff], pack(&json!({"type": "Foo"})), pack(&json!({"type": "Text", "text": "x"})), vec![0x91; 10_000]] {
+        let mut socket = server.socket("/api/asr-streaming").await;
+        message(&mut socket).await;
+        socket.binary(bad).await;
+        assert_eq!(message(&mut socket).await["type"], "Error");
+        assert_eq!(socket.closed().await.0, 1008);
+    }
+    let mut socket = server.socket("/api/asr-streaming").await;
+    message(&mut socket).await;
+    socket.text("text is no message").await;
+    socket.binary(pack(&json!({"type": "OggOpus", "data": vec![1u8; 5000]}))).await;
+    assert_eq!(message(&mut socket).await["type"], "Error");
+    for frame in frames("#.") {
+        good.binary(pack(&frame)).await;
+    }
+    assert_eq!(message(&mut good).await["text"], "w1");
+}
+
+#[tokio::test]
+async fn no_free_channels() {
+    let server = Setup { speak_slots: 1, endless: true, hear: Some(Arc::new(Counter::default())), hear_slots: 1, ..Default::default() }.start().await;
+    for path in ["/api/asr-streaming", "/api/tts_streaming?format=PcmMessagePack"] {
+        let mut first = server.socket(path).await;
+        assert_eq!(message(&mut first).await["type"], "Ready");
+        let mut second = server.socket(path).await;
+        assert_eq!(message(&mut second).await, json!({"type": "Error", "message": "no free channels"}));
+        assert_eq!(second.closed().await.0, 1013);
+        let used: Vec<Value> = server.get("/api/modules_info").await.json().as_array().unwrap().clone();
+        assert!(used.iter().any(|m| m["used_slots"] == "1" && m["total_slots"] == "1"), "{used:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_as_moshi_server_takes_them() {
+    let options = ServerOptions { keys: vec!["public_token".into()], ..Default::default() };
+    let server = Setup { options, speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() }.start().await;
+    let status = |e: Error| match e {
+        Error::Http(response) => response.status(),
+        other => panic!("{other}"),
+    };
+    let refused = server.try_socket("/api/asr-streaming", &[]).await.err().unwrap();
+    assert_eq!(status(refused), StatusCode::UNAUTHORIZED);
+    let refused = server.try_socket("/api/asr-streaming?auth_id=public_token", &[("kyutai-api-key", "wrong")]).await;
+    assert_eq!(status(refused.err().unwrap()), StatusCode::UNAUTHORIZED);
+    assert!(server.try_socket("/api/asr-streaming?auth_id=public_token", &[]).await.is_ok());
+    assert!(server.try_socket("/api/asr-streaming", &[("kyutai-api-key", "public_token")]).await.is_ok());
+    assert_eq!(server.get("/api/build_info").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_file_by_post() {
+    let server = start().await;
+    let request = server.request("POST", "/api/asr-streaming").body(Body::new(wav("#.#", 16_000).into())).unwrap();
+    let reply = server.send(request).await;
+    let expected = json!([
+        {"type": "Word", "text": "w1", "start_time": 0.0}, {"type": "EndWord", "stop_time": 0.5},
+        {"type": "Word", "text": "w2", "start_time": 1.0}, {"type": "EndWord", "stop_time": 1.5},
+    ]);
+    assert_eq!(reply.json(), expected);
+}
+
+#[derive(Deserialize)]
+struct Audio {
+    pcm: Vec<f32>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn speech_from_words_as_they_come() {
+    let server = Setup::default().start().await;
+    let mut socket = server.socket("/api/tts_streaming?format=PcmMessagePack&voice=expresso/some.wav&cfg_alpha=1.5").await;
+    assert_eq!(message(&mut socket).await["type"], "Ready");
+    for word in ["Hello", "there", "you."] {
+        socket.binary(pack(&json!({"type": "Text", "text": word}))).await;
+    }
+    socket.binary(pack(&json!({"type": "Eos"}))).await;
+    let (mut samples, mut words) = (0, Vec::new());
+    let code = loop {
+        match socket.next().await {
+            tokio_tungstenite::tungstenite::Message::Binary(bytes) => {
+                let m: Value = rmp_serde::from_slice(&bytes).unwrap();
+                match m["type"].as_str().unwrap() {
+                    "Audio" => {
+                        let audio: Audio = rmp_serde::from_slice(&bytes).unwrap();
+                        assert!(audio.pcm.len() <= 1920);
+                        samples += audio.pcm.len();
+                    }
+                    "Text" => {
+                        assert!(m["start_s"].as_f64() < m["stop_s"].as_f64());
+                        words.push(m["text"].as_str().unwrap().to_owned());
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+            tokio_tungstenite::tungstenite::Message::Close(frame) => break frame.map(|f| u16::from(f.code)),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(code, Some(1000));
+    assert!(samples >= 1920, "{samples}");
+    assert_eq!(words, ["Hello", "there", "you."]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_other_formats() {
+    let server = Setup::default().start().await;
+    let mut lengths = Vec::new();
+    for format in ["Pcm", "OggOpus", "OggOpusMessagePack"] {
+        let mut socket = server.socket(&format!("/api/tts_streaming?format={format}&seed=1")).await;
+        socket.text("Hello there.").await;
+        socket.binary(vec![0]).await;
+        let mut bytes = Vec::new();
+        loop {
+            match socket.next().await {
+                tokio_tungstenite::tungstenite::Message::Binary(data) if format == "OggOpusMessagePack" => {
+                    #[derive(Deserialize)]
+                    struct Ogg {
+                        #[serde(default)]
+                        data: Vec<u8>,
+                    }
+                    bytes.extend(rmp_serde::from_slice::<Ogg>(&data).unwrap().data);
+                }
+                tokio_tungstenite::tungstenite::Message::Binary(data) => bytes.extend_from_slice(&data),
+                _ => break,
+            }
+        }
+        lengths.push(match format {
+            "Pcm" => bytes.len() as f64 / 4.0 / 24_000.0,
+            _ => decode_bytes(&bytes, None, &DecodeLimits::default()).unwrap().seconds(),
+        });
+    }
+    assert!(lengths.iter().all(|l| (l - lengths[0]).abs() < 0.05 && *l > 0.05), "{lengths:?}");
+    assert!(server.try_socket("/api/tts_streaming?format=Mp3", &[]).await.is_err());
+    let wav = server.post("/api/tts_streaming", &json!({"text": ["Hello there.", "You."], "voice": "x"})).await;
+    assert_eq!(wav.header("content-type"), "audio/wav");
+    assert!(wav.body.starts_with(b"RIFF\xff\xff\xff\xff"));
+    // A text without anything to say.
+    let mut socket = server.socket("/api/tts_streaming?format=PcmMessagePack").await;
+    message(&mut socket).await;
+    socket.binary(pack(&json!({"type": "Eos"}))).await;
+    assert_eq!(message(&mut socket).await["type"], "Error");
+}

@@ -1,0 +1,218 @@
+//! A server on a port of its own, with a small voice and a recogniser that counts, and a plain HTTP client.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use voce_engine::speaker::Overlap;
+use voce_engine::store::{Patience, Settings, Store};
+use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
+use voce_server::ears::{EarOptions, Recogniser};
+use voce_server::mouth::MouthOptions;
+use voce_server::{Models, Server, ServerOptions};
+
+/// A small model's folder: 2400 Hz, 192 samples a frame.
+pub(crate) fn model(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../voce-models/tests/fixtures/pocket").join(name)
+}
+
+/// What a test wants of its server.
+pub(crate) struct Setup {
+    pub(crate) options: ServerOptions,
+    pub(crate) speak: bool,
+    pub(crate) speak_slots: usize,
+    /// Speech never ends by itself.
+    pub(crate) endless: bool,
+    pub(crate) keep_alive: Option<std::time::Duration>,
+    pub(crate) hear: Option<Arc<dyn Recogniser>>,
+    pub(crate) hear_slots: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            options: ServerOptions::default(),
+            speak: true,
+            speak_slots: 4,
+            endless: false,
+            keep_alive: None,
+            hear: None,
+            hear_slots: 4,
+        }
+    }
+}
+
+/// A running server.
+pub(crate) struct Running {
+    pub(crate) addr: SocketAddr,
+    pub(crate) wyoming: Option<SocketAddr>,
+    pub(crate) store: Store,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Setup {
+    pub(crate) async fn start(self) -> Running {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(Settings {
+            hub_cache: dir.path().join("hub"),
+            voce_home: dir.path().join("voce"),
+            endpoint: "http://127.0.0.1:9".into(),
+            token: None,
+            offline: true,
+            keep_packed: None,
+            patience: Patience::default(),
+        });
+        let mut models = Models::default();
+        if self.speak {
+            let (for_speaker, slots) = (store.clone(), self.speak_slots);
+            let open = move || {
+                let options = SpeakerOptions { threads: 1, slots, overlap: Overlap::InTurn, ..Default::default() };
+                Speaker::open(&for_speaker, model("drifting").to_str().unwrap(), &options)
+            };
+            let mut mouth = MouthOptions::new("small", Box::new(open));
+            mouth.slots = slots;
+            mouth.keep_alive = self.keep_alive;
+            let eos_threshold = self.endless.then_some(1e9);
+            let max_frames = if self.endless { Some(400_000) } else { Some(12) };
+            mouth.request = SpeakRequest { eos_threshold, max_frames, lockstep: 1, ..SpeakRequest::default() };
+            models.mouths.push(mouth);
+        }
+        if let Some(ears) = self.hear {
+            models.ears.push((EarOptions::new("counter", self.hear_slots), ears));
+        }
+        let server = Server::bind(self.options, models, store.clone()).await.unwrap();
+        server.load().await.unwrap();
+        let (addr, wyoming) = (server.addr(), server.wyoming_addr());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(server.run(async move {
+            let _ = stopped.await;
+        }));
+        Running { addr, wyoming, store, stop: Some(stop), task: Some(task), _dir: dir }
+    }
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", self.body))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The code of the error that it is.
+    #[track_caller]
+    pub(crate) fn error(&self) -> String {
+        assert!(!self.status.is_success(), "{self:?}");
+        let code = self.json()["error"]["code"].as_str().unwrap().to_owned();
+        assert!(!self.json()["error"]["message"].as_str().unwrap().is_empty());
+        code
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |v| v.to_str().unwrap())
+    }
+}
+
+pub(crate) type Body = Full<Bytes>;
+
+impl Running {
+    /// Sends a request and gives the answer's head; its body is still to come.
+    pub(crate) async fn open(&self, request: Request<Body>) -> Response<Incoming> {
+        let stream = TcpStream::connect(self.addr).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
+        let response = self.open(request).await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.into_body().collect().await.map(|b| b.to_bytes()).expect("a whole body");
+        Reply { status, headers, body }
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> hyper::http::request::Builder {
+        Request::builder().method(method).uri(path).header("host", self.addr.to_string())
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(self.request("GET", path).body(Body::default()).unwrap()).await
+    }
+
+    pub(crate) fn json_request(&self, path: &str, body: &Value) -> Request<Body> {
+        let request = self.request("POST", path).header("content-type", "application/json");
+        request.body(Full::new(body.to_string().into())).unwrap()
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.send(self.json_request(path, body)).await
+    }
+
+    pub(crate) async fn form(&self, path: &str, fields: &[(&str, Part<'_>)]) -> Reply {
+        let boundary = "----a-boundary";
+        let mut body = Vec::new();
+        for (name, part) in fields {
+            body.extend(format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"").bytes());
+            match part {
+                Part::Text(text) => body.extend(format!("\r\n\r\n{text}\r\n").bytes()),
+                Part::File(file, data) => {
+                    body.extend(format!("; filename=\"{file}\"\r\nContent-Type: audio/x\r\n\r\n").bytes());
+                    body.extend_from_slice(data);
+                    body.extend(b"\r\n");
+                }
+            }
+        }
+        body.extend(format!("--{boundary}--\r\n").bytes());
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        let request = self.request("POST", path).header("content-type", kind);
+        self.send(request.body(Full::new(body.into())).unwrap()).await
+    }
+
+    /// The value of a series; one that is not there yet is zero.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let text = self.get("/metrics").await.text().to_owned();
+        text.lines().find_map(|l| l.strip_prefix(series)).map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+
+    /// Waits until a series has a value.
+    pub(crate) async fn until(&self, series: &str, value: f64) {
+        while self.metric(series).await != value {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Asks the server to go.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Waits until it has gone.
+    pub(crate) async fn gone(&mut self) {
+        self.task.take().unwrap().await.unwrap();
+    }
+}
+
+pub(crate) enum Part<'a> {
+    Text(&'a str),
+    File(&'a str, &'a [u8]),
+}

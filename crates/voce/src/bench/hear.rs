@@ -1,0 +1,204 @@
+//! `voce bench hear`: how many streams a core hears, how long a chunk takes, and what the machine could do.
+
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use voce_audio::{DecodeLimits, Decoder, MonoStream, Source};
+use voce_engine::listener::{
+    AudioSender, ListenEvent, ListenRequest, Listener, ListenerOptions, ListenerStats, TranscriptStream,
+};
+use voce_engine::speaker::Trace;
+use voce_engine::store::Store;
+use voce_nn::Precision;
+
+use super::hear_args::BenchHearArgs;
+use super::hear_report::HearReport;
+use super::{SEED, trace};
+use crate::console::Console;
+use crate::failure::{Failure, Outcome};
+use crate::{interrupt, machine};
+
+/// Seconds of audio that warm caches and buffers up.
+const WARM_UP: f64 = 3.0;
+/// Seconds of audio per push: about what the streams' queues are kept ahead by.
+const PIECE: usize = 16_000;
+
+/// Runs the command.
+pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
+    if args.streams == 0 || args.repeat == 0 || !(0.5..=36_000.0).contains(&args.seconds) {
+        return Err(Failure::usage("use at least one stream and one run, and 0.5 to 36000 seconds"));
+    }
+    let audio = audio(args)?;
+    for precision in &args.precision {
+        for threads in args.threads.counts() {
+            one(console, args, &audio, (*precision).into(), threads)?;
+        }
+    }
+    Ok(())
+}
+
+/// What one run took.
+pub(super) struct Run {
+    pub(super) wall: f64,
+    pub(super) cpu: Option<f64>,
+    pub(super) mel: Duration,
+    pub(super) words: usize,
+    /// Seconds to the first word of each stream that had one.
+    pub(super) first_words: Vec<f64>,
+    pub(super) stats: ListenerStats,
+}
+
+fn one(
+    console: Console,
+    args: &BenchHearArgs,
+    audio: &[f32],
+    precision: Precision,
+    threads: usize,
+) -> Outcome {
+    let trace = args.trace.as_ref().map(|_| Trace::default());
+    let options =
+        ListenerOptions { precision, threads, slots: args.streams, isa: None, trace: trace.clone() };
+    let progress = console.progress();
+    progress.set_message(format!("loading {precision} on {threads} threads"));
+    machine::reset_peak_rss();
+    let begun = Instant::now();
+    let listener = match (&args.shape, &args.model) {
+        (Some(shape), _) => Listener::random(shape, SEED, &options)?,
+        (None, Some(model)) => Listener::open(&Store::from_env()?, model, &options)?,
+        (None, None) => {
+            return Err(Failure::usage(
+                "nothing to measure: give --model DIR, or --shape fastconformer-0.12b for random weights",
+            ));
+        }
+    };
+    let load = begun.elapsed();
+    let request = ListenRequest {
+        chunk_ms: args.chunk,
+        beam: args.beam,
+        chunks_per_step: usize::from(!args.burst),
+        ..ListenRequest::default()
+    };
+    progress.set_message(format!("hearing: {precision} on {threads} threads"));
+    let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
+    hear(&listener, &request, &audio[..warm], args.streams)?;
+    let mut best: Option<Run> = None;
+    for _ in 0..args.repeat {
+        let run = hear(&listener, &request, audio, args.streams)?;
+        if best.as_ref().is_none_or(|b| run.cost() < b.cost()) {
+            best = Some(run);
+        }
+    }
+    let Some(best) = best else { return Ok(()) };
+    let peak = machine::peak_rss_mb();
+    progress.set_message("measuring the machine");
+    let seconds = audio.len() as f64 / listener.info().sample_rate as f64;
+    let report = HearReport::new(&listener, args, &best, seconds, load, peak)?;
+    progress.finish_and_clear();
+    report.print(console)?;
+    match (&args.trace, trace) {
+        (Some(path), Some(recorded)) => trace::write(path, &recorded),
+        _ => Ok(()),
+    }
+}
+
+impl Run {
+    fn cost(&self) -> f64 {
+        self.cpu.unwrap_or(self.wall)
+    }
+}
+
+/// All streams hear the same audio at once.
+fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32], streams: usize) -> Outcome<Run> {
+    let opened: Result<Vec<_>, _> = (0..streams).map(|_| listener.listen(request)).collect();
+    let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
+        opened?.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
+    listener.take_stats();
+    let mut sent = vec![0; streams];
+    let (mut mel, mut words) = (Duration::ZERO, 0);
+    let (begun, cpu) = (Instant::now(), machine::cpu_time());
+    while senders.iter().any(Option::is_some) {
+        interrupt::check()?;
+        let mut any = false;
+        for (i, slot) in senders.iter_mut().enumerate() {
+            let Some(sender) = slot else { continue };
+            let piece = &audio[sent[i]..(sent[i] + PIECE).min(audio.len())];
+            let taken = sender.try_push(piece).map_err(|e| Failure::failed(e.to_string()))?;
+            sent[i] += taken;
+            any |= taken > 0;
+            if sent[i] == audio.len()
+                && let Some(sender) = slot.take()
+            {
+                mel += sender.mel_time();
+                sender.finish();
+            }
+        }
+        readers.iter_mut().try_for_each(|reader| drain(reader, &mut words))?;
+        // All are ahead: waits for the first that is not done.
+        if !any
+            && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(|(_, s)| s.is_some())
+        {
+            let end = (sent[i] + PIECE / 4).min(audio.len());
+            sender.push(&audio[sent[i]..end]).map_err(|e| Failure::failed(e.to_string()))?;
+            sent[i] = end;
+        }
+    }
+    let mut first_words = Vec::new();
+    for reader in &mut readers {
+        for event in reader.by_ref() {
+            words += usize::from(matches!(event?, ListenEvent::Word(_)));
+        }
+        first_words.extend(reader.stats().first_word.map(|d| d.as_secs_f64()));
+    }
+    let wall = begun.elapsed().as_secs_f64();
+    let cpu = cpu.zip(machine::cpu_time()).map(|(a, b)| b.saturating_sub(a).as_secs_f64());
+    Ok(Run { wall, cpu, mel, words, first_words, stats: listener.take_stats() })
+}
+
+/// Reads what is there, so that no stream pauses.
+fn drain(reader: &mut TranscriptStream, words: &mut usize) -> Outcome {
+    let mut cx = Context::from_waker(Waker::noop());
+    while let std::task::Poll::Ready(Some(event)) = reader.poll_event(&mut cx) {
+        *words += usize::from(matches!(event?, ListenEvent::Word(_)));
+    }
+    Ok(())
+}
+
+/// The audio of a stream: a file over and over, or noise that comes and goes like syllables.
+fn audio(args: &BenchHearArgs) -> Outcome<Vec<f32>> {
+    const RATE: u32 = 16_000;
+    let samples = (args.seconds * f64::from(RATE)) as usize;
+    let Some(path) = &args.audio else { return Ok(syllables(samples)) };
+    let hint = path.extension().and_then(|e| e.to_str());
+    let decoder = Decoder::open(Source::file(path)?, hint, &DecodeLimits::local())?;
+    let mut stream = MonoStream::new(decoder, RATE);
+    let mut audio = Vec::new();
+    while audio.len() < samples
+        && let Some(block) = stream.next_block()?
+    {
+        audio.extend_from_slice(block);
+    }
+    if audio.is_empty() {
+        return Err(Failure::usage(format!("{}: no audio in it", path.display())));
+    }
+    let length = audio.len();
+    (length..samples).for_each(|i| audio.push(audio[i % length]));
+    audio.truncate(samples);
+    Ok(audio)
+}
+
+fn syllables(samples: usize) -> Vec<f32> {
+    let mut state = 0x2545_f491u32;
+    let mut low = 0.0f32;
+    (0..samples)
+        .map(|i| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            let white = state as f32 / u32::MAX as f32 - 0.5;
+            low = 0.9 * low + white;
+            let t = i as f32 / 16_000.0;
+            let loud = (t * 4.0 * std::f32::consts::TAU).sin().max(0.0) * (t * 0.7).sin().abs();
+            low * loud * 0.1
+        })
+        .collect()
+}

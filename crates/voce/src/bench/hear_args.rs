@@ -1,0 +1,58 @@
+//! Arguments of `voce bench hear`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::args::{Threads, threads};
+use crate::args::PrecisionArg;
+
+/// Arguments of `voce bench hear`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  voce bench hear --shape fastconformer-0.12b --chunk 560 --streams 8 --json
+  voce bench hear --shape nemotron-0.6b --chunk 80 --precision f32,bf16,int8
+  voce bench hear --model DIR --streams 16 --audio talk.wav
+
+All streams are fed as fast as they are taken, one chunk a step each as live audio would be, unless --burst lets a step
+take what waits. `streams_per_core` is seconds of audio over seconds of processor time, front end and search included.
+Several settings print one table, or with --json one line, each. Build with --release to measure.")]
+pub(crate) struct BenchHearArgs {
+    /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://...
+    #[arg(short, long, env = "VOCE_HEAR_MODEL")]
+    pub(crate) model: Option<String>,
+    /// Random weights of this shape: fastconformer-0.12b, nemotron-0.6b, parakeet-tdt-0.6b, ...
+    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model")]
+    pub(crate) shape: Option<String>,
+    /// Milliseconds of a chunk; the model's own, or whole utterances with offline models, unless given
+    #[arg(long, value_name = "MS", env = "VOCE_CHUNK")]
+    pub(crate) chunk: Option<u32>,
+    /// Streams side by side
+    #[arg(long, value_name = "N", env = "VOCE_BENCH_STREAMS", default_value_t = 1)]
+    pub(crate) streams: usize,
+    /// Seconds of audio of each stream
+    #[arg(long, value_name = "S", env = "VOCE_BENCH_SECONDS", default_value_t = 20.0)]
+    pub(crate) seconds: f64,
+    /// Audio to hear, over and over; generated noise like speech unless given
+    #[arg(long, value_name = "FILE", env = "VOCE_BENCH_AUDIO")]
+    pub(crate) audio: Option<PathBuf>,
+    /// Threads: a number, or `sweep` for one to all cores
+    #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
+    pub(crate) threads: Threads,
+    /// Precisions to measure
+    #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
+    pub(crate) precision: Vec<PrecisionArg>,
+    /// Hypotheses side by side; 1 is greedy
+    #[arg(long, value_name = "N", env = "VOCE_BEAM", default_value_t = 1)]
+    pub(crate) beam: usize,
+    /// Timed runs after one to warm up; the fastest counts
+    #[arg(long, value_name = "R", env = "VOCE_BENCH_REPEAT", default_value_t = 1)]
+    pub(crate) repeat: usize,
+    /// Let a step take all chunks of a stream that wait, as it does for files
+    #[arg(long)]
+    pub(crate) burst: bool,
+    /// Write what the stages did as a Chrome trace
+    #[arg(long, value_name = "OUT.json", env = "VOCE_BENCH_TRACE")]
+    pub(crate) trace: Option<PathBuf>,
+}
