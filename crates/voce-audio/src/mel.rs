@@ -63,6 +63,13 @@ impl MelStream {
         }
     }
 
+    /// The same front end with window and filters rounded to bf16, as some checkpoints keep them.
+    pub fn with_bf16_filters(mut self) -> Self {
+        let weights = self.bands.iter_mut().flat_map(|b| &mut b.weights);
+        self.window.iter_mut().chain(weights).for_each(|w| *w = round_bf16(*w));
+        self
+    }
+
     /// Mel bands per frame.
     pub fn bins(&self) -> usize {
         self.bands.len()
@@ -116,6 +123,12 @@ impl MelStream {
             out.push((power + LOG_GUARD).ln());
         }
     }
+}
+
+/// The nearest number of eight significant bits, the even one of two.
+fn round_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 /// The mel frames of a whole signal, `samples / 160` rows of `bins`.

@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn pieces_do_not_matter() {
-        let input: Vec<f32> = tone(20_000, 313.0).iter().zip(tone(20_000, 97.0)).map(|(a, b)| a + b).collect();
+        let input: Vec<f32> =
+            tone(20_000, 313.0).iter().zip(tone(20_000, 97.0)).map(|(a, b)| a + b).collect();
         let whole = run(&input, 1.5, input.len());
         for piece in [1, 7, 1920, 5000] {
             assert_eq!(run(&input, 1.5, piece), whole, "{piece}");

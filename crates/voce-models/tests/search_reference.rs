@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use recogniser::{Case, folder};
 use serde_json::Value;
+use voce_models::fastconformer::{Joint, Moves, Predictor};
 use voce_models::transducer::{
     BlankScore, Boost, BoostRule, Decoder, Hypothesis, Method, Ngram, Pruning, Search, SearchOptions,
     SearchState, Token,
 };
 use voce_nn::Precision;
-use voce_runtime::{Buffer, Exec, Span};
+use voce_runtime::{AddReluOp, Buffer, Exec, Span};
 
 /// A fixture with its searches.
 struct Fixture {
@@ -153,6 +154,68 @@ fn check(what: &str, got: &[Hypothesis], run: &Value) {
     }
 }
 
+/// Projection, predictor and joint, step by step along the greedy path.
+#[test]
+fn logits_and_predictor_states_agree_at_every_step() {
+    let mut exec = Exec::new(1).unwrap();
+    for (name, prefix) in [("stream", "R3/"), ("rnnt", ""), ("tdt", "")] {
+        let case = Case::new(name, Precision::F32);
+        let fixture = Fixture::new(name);
+        let (vocab, config) = (case.config.vocab, case.config.predictor().unwrap());
+        let predictor = Predictor::load(&case.loader, config, vocab, case.formats).unwrap();
+        let classes = vocab + 1 + fixture.decoder.durations().len();
+        let dim = case.config.encoder.dim;
+        let joint = Joint::load(&case.loader, config, dim, classes, case.formats).unwrap();
+
+        let rows = fixture.frames.rows();
+        let (mut encoder, mut projected) = (Buffer::new(rows, dim), Buffer::new(rows, config.joint));
+        encoder.head_mut(rows).copy_from_slice(&case.expected(&format!("{prefix}encoder")));
+        fixture.decoder.project(&mut exec, &encoder, rows, &mut projected);
+        close("projection", projected.head(rows), fixture.frames.head(rows));
+
+        let (mut lanes, mut scratch) = (predictor.lanes(1), predictor.scratch(1));
+        let mut looks = joint.scratch(1);
+        let mut moves = Moves::default();
+        moves.push(vocab as u32, 0, 0);
+        predictor.step(&mut exec, &moves, &mut lanes, &mut scratch);
+        let expected = case.expected(&format!("{prefix}joint"));
+        let (mut chunk, per_chunk) = (0, 4);
+        let steps = list(&fixture.json["runs"][0]["steps"]).map(ids);
+        for (step, want) in steps.zip(expected.chunks_exact(classes)) {
+            while step[0] as usize >= per_chunk * (chunk + 1) {
+                if let Some(pred) = case.kept(&format!("{prefix}chunk.{chunk}/pred")) {
+                    let part = |p: &str| case.expected(&format!("{prefix}chunk.{chunk}/{p}"));
+                    let (h, c, hidden) = (part("h"), part("c"), config.hidden);
+                    let state = (0..config.layers).flat_map(|l| {
+                        let at = l * hidden..(l + 1) * hidden;
+                        [h[at.clone()].to_vec(), c[at].to_vec()].concat()
+                    });
+                    let mut lane = Vec::new();
+                    lanes.save(0, &mut lane);
+                    close("predictor", &lane, &state.chain(pred).collect::<Vec<_>>());
+                }
+                chunk += 1;
+            }
+            let pairs =
+                AddReluOp { a: &projected, a_rows: &[step[0] as usize], b: lanes.out(), b_rows: &[0] };
+            joint.run(&mut exec, &pairs, &mut looks);
+            close(&format!("{name} joint at frame {}", step[0]), looks.logits.row(0), want);
+            if step[1] as usize != vocab {
+                moves.clear();
+                moves.push(step[1], 0, 0);
+                predictor.step(&mut exec, &moves, &mut lanes, &mut scratch);
+            }
+        }
+        assert!(chunk > 3);
+    }
+}
+
+fn close(what: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let e = got.iter().zip(want).map(|(g, w)| (g - w).abs()).fold(0f32, f32::max);
+    assert!(e < 1e-4, "{what}: off by {e:e}");
+}
+
 #[test]
 fn every_search_gives_what_the_reference_gives() {
     let mut exec = Exec::new(1).unwrap();
@@ -191,6 +254,20 @@ fn on_fitted_models_a_wider_beam_never_scores_worse() {
             assert!(best >= before - 1e-6, "{name} beam {beam}: {best} after {before}");
             before = best;
         }
+    }
+}
+
+#[test]
+fn a_gap_of_12_does_not_change_the_best_reading() {
+    let mut exec = Exec::new(1).unwrap();
+    for name in ["stream", "rnnt", "tdt"] {
+        let fixture = Fixture::new(name);
+        let whole = fixture.frames.rows();
+        let plain = SearchOptions::with_beam(8);
+        let narrow = SearchOptions { max_gap: Some(12.0), ..plain.clone() };
+        let (a, b) = (fixture.run(&mut exec, &plain, &[whole]), fixture.run(&mut exec, &narrow, &[whole]));
+        assert_eq!(labels(&a[0].tokens), labels(&b[0].tokens), "{name}");
+        assert!((a[0].score - b[0].score).abs() < 1e-3, "{name}: {} {}", a[0].score, b[0].score);
     }
 }
 

@@ -21,7 +21,7 @@ fn sorts(kind: Kind) -> Vec<SearchOptions> {
         beam(1),
         SearchOptions { boost: boost.clone(), ..beam(1) },
         beam(2),
-        beam(5),
+        SearchOptions { max_gap: Some(3.0), ..beam(5) },
         SearchOptions { lm: lm.clone(), boost: boost.clone(), ..beam(4) },
         SearchOptions { repeat_guard: Some(RepeatGuard { cycle: 3, repeats: 2 }), ..beam(3) },
         SearchOptions { lm, max_symbols: Some(2), ..beam(1) },
@@ -259,6 +259,7 @@ fn options_that_make_no_sense_are_refused() {
     assert!(new(SearchOptions { beam: 33, ..base() }).contains("beam of 33"));
     assert!(new(SearchOptions { method: Method::ModifiedBeam, beam: 4, ..base() }).contains("malsd"));
     assert!(new(SearchOptions { lm_weight: f32::NAN, ..base() }).contains("NaN"));
+    assert!(new(SearchOptions { max_gap: Some(0.0), ..base() }).contains("gap of 0"));
     assert!(new(SearchOptions { max_symbols: Some(0), ..base() }).contains("symbols"));
     let boost = Boost::new([(vec![500], 1.0)], BoostRule::default()).unwrap();
     assert!(new(SearchOptions { boost: Some(Arc::new(boost)), ..base() }).contains("500"));

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use voce_nn::WeightError;
 use voce_nn::weights::{TorchFile, Weights};
+use voce_nn::{Loader, WeightError};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch").join(name)
@@ -192,6 +192,17 @@ fn what_is_missing_or_foreign_is_said() {
     assert!(error(&zip(&big, false)).contains("big-endian"));
     assert!(error(b"").contains("zip archive"));
     assert!(error(&[0x80; 4000]).contains("zip archive"));
+}
+
+#[test]
+fn what_a_model_misses_is_named_with_what_it_expected() {
+    let floats: Vec<u8> = [1f32, f32::NAN, 3.0, f32::INFINITY].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let bytes = zip(&[("a/data.pkl", &pickle(0, &[4], &[1])), ("a/data/0", &floats)], false);
+    let loader = Loader::new(std::sync::Arc::new(open(&bytes).unwrap()));
+    let text = |name: &str, shape: &[usize]| loader.tensor(name, shape).unwrap_err().to_string();
+    assert!(text("t", &[4]).contains("'t' holds 2 values that are NaN"), "{}", text("t", &[4]));
+    assert!(text("t", &[2, 2]).contains("has shape [4], expected [2, 2]"), "{}", text("t", &[2, 2]));
+    assert!(text("u", &[3]).contains("'u' is missing (expected shape [3])"), "{}", text("u", &[3]));
 }
 
 #[test]

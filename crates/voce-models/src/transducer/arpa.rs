@@ -113,6 +113,9 @@ impl Ngram {
     }
 }
 
+/// A way to read a word as a label.
+type Reading<'a> = &'a dyn Fn(&str) -> Option<u32>;
+
 /// The words of a file that stand for labels.
 struct Words {
     known: HashMap<String, u32>,
@@ -131,9 +134,9 @@ impl Words {
             let only = c.next().filter(|_| c.as_str().is_empty())?;
             (only as u32).checked_sub(CHARACTER_OFFSET).filter(|&i| i < vocab)
         };
-        let readings: [&dyn Fn(&str) -> Option<u32>; 3] = [&piece, &number, &character];
+        let readings: [Reading<'_>; 3] = [&piece, &number, &character];
         let plain = || singles.iter().map(|s| s.0.as_str()).filter(|w| !is_special(w));
-        let fits = |r: &&dyn Fn(&str) -> Option<u32>| plain().filter(|w| r(w).is_some()).count();
+        let fits = |r: &Reading<'_>| plain().filter(|w| r(w).is_some()).count();
         // Of equals the last is taken: the order is from the least to the most natural.
         let best = readings.iter().rev().copied().max_by_key(fits).unwrap_or(&piece);
         self.known = plain().filter_map(|w| Some((w.to_owned(), best(w)?))).collect();

@@ -65,6 +65,7 @@ pub(super) struct CtcScratch {
     log_sums: Vec<f32>,
     growths: Vec<Growth>,
     next: Vec<Prefix>,
+    old: Vec<Prefix>,
     biased: Vec<f32>,
     order: Vec<(f64, usize)>,
 }
@@ -101,8 +102,7 @@ impl CtcBeam {
     }
 
     fn settle(&mut self, stable: &mut Vec<Token>) {
-        let mut leaves: Vec<&mut u32> = self.prefixes.iter_mut().map(|p| &mut p.node).collect();
-        self.tree.settle(&mut leaves, stable);
+        self.tree.settle(&mut self.prefixes, |p| &mut p.node, stable);
     }
 }
 
@@ -221,13 +221,14 @@ impl CtcBeam {
             s.order.truncate(keep);
         }
         s.order.sort_unstable_by(by_score);
-        let old = std::mem::take(&mut self.prefixes);
+        s.old.clear();
+        std::mem::swap(&mut s.old, &mut self.prefixes);
         for &(score, i) in &s.order {
             if i < held {
                 self.prefixes.push(s.next[i]);
             } else if score > NEVER || self.prefixes.is_empty() {
                 let Growth { from, label, score, bonus, log_prob } = s.growths[i - held];
-                let p = old[from];
+                let p = s.old[from];
                 let token =
                     Token { id: label, frame, duration: 1, log_prob, confidence: log_prob.exp().min(1.0) };
                 self.prefixes.push(Prefix {

@@ -19,6 +19,9 @@ pub(super) struct Node {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub nodes: Vec<Node>,
+    /// Scratch: ancestors of leaves, new numbers of nodes.
+    ends: Vec<u32>,
+    names: Vec<u32>,
 }
 
 impl Tree {
@@ -49,38 +52,48 @@ impl Tree {
         self.up(leaf).chain(stable.iter().rev()).nth(n).map(|t| t.id)
     }
 
-    /// Moves what all leaves begin with to `stable`, and forgets what no leaf needs.
-    pub(super) fn settle(&mut self, leaves: &mut [&mut u32], stable: &mut Vec<Token>) {
-        // The last node that all leaves come from: replace the largest by its parent until all agree.
-        let mut ends: Vec<u32> = leaves.iter().map(|l| **l).collect();
+    /// Moves what the leaves of all items begin with to `stable`, and forgets what no leaf needs.
+    pub(super) fn settle<T>(
+        &mut self,
+        items: &mut [T],
+        leaf: impl Fn(&mut T) -> &mut u32,
+        stable: &mut Vec<Token>,
+    ) {
+        // The last node that all leaves come from: the largest number goes to its parent until all agree.
+        self.ends.clear();
+        self.ends.extend(items.iter_mut().map(|i| *leaf(i)));
+        let ends = &mut self.ends;
         while !ends.contains(&ROOT) && ends.iter().any(|&e| e != ends[0]) {
-            let (at, &end) = ends.iter().enumerate().max_by_key(|e| e.1).expect("leaves differ");
-            ends[at] = self.nodes[end as usize].parent;
+            if let Some(end) = ends.iter_mut().max() {
+                *end = self.nodes[*end as usize].parent;
+            }
         }
         let common = if ends.contains(&ROOT) { ROOT } else { ends.first().copied().unwrap_or(ROOT) };
         self.path(common, stable);
-        let mut keep = vec![false; self.nodes.len()];
-        for leaf in leaves.iter() {
-            let mut at = **leaf;
-            while at != common && at != ROOT && !keep[at as usize] {
-                keep[at as usize] = true;
+        self.names.clear();
+        self.names.resize(self.nodes.len(), ROOT);
+        for item in items.iter_mut() {
+            let mut at = *leaf(item);
+            while at != common && at != ROOT && self.names[at as usize] == ROOT {
+                self.names[at as usize] = 0;
                 at = self.nodes[at as usize].parent;
             }
         }
-        let mut renamed = vec![ROOT; self.nodes.len()];
         let mut count = 0;
         for i in 0..self.nodes.len() {
-            if keep[i] {
+            if self.names[i] != ROOT {
                 let Node { parent, token } = self.nodes[i];
-                let parent = if parent == ROOT || parent == common { ROOT } else { renamed[parent as usize] };
+                let parent =
+                    if parent == ROOT || parent == common { ROOT } else { self.names[parent as usize] };
                 self.nodes[count] = Node { parent, token };
-                renamed[i] = count as u32;
+                self.names[i] = count as u32;
                 count += 1;
             }
         }
         self.nodes.truncate(count);
-        for leaf in leaves {
-            **leaf = renamed.get(**leaf as usize).copied().unwrap_or(ROOT);
+        for item in items {
+            let leaf = leaf(item);
+            *leaf = self.names.get(*leaf as usize).copied().unwrap_or(ROOT);
         }
     }
 }
@@ -132,6 +145,10 @@ mod tests {
         Token { id, frame: id as usize, duration: 1, log_prob: 0.0, confidence: 1.0 }
     }
 
+    fn settle(tree: &mut Tree, leaves: &mut [&mut u32], stable: &mut Vec<Token>) {
+        tree.settle(leaves, |l| l, stable);
+    }
+
     fn ids(t: &[Token]) -> Vec<u32> {
         t.iter().map(|t| t.id).collect()
     }
@@ -146,16 +163,16 @@ mod tests {
         let mut d = tree.push(b, token(4));
         let mut e = tree.push(d, token(5));
         let mut stable = Vec::new();
-        tree.settle(&mut [&mut c, &mut d, &mut e], &mut stable);
+        settle(&mut tree, &mut [&mut c, &mut d, &mut e], &mut stable);
         assert_eq!(ids(&stable), [1, 2]);
         assert_eq!(tree.nodes.len(), 3);
         let mut path = Vec::new();
         tree.path(e, &mut path);
         assert_eq!(ids(&path), [4, 5]);
-        tree.settle(&mut [&mut d, &mut e], &mut stable);
+        settle(&mut tree, &mut [&mut d, &mut e], &mut stable);
         assert_eq!(ids(&stable), [1, 2, 4]);
         assert_eq!(d, ROOT);
-        tree.settle(&mut [&mut e], &mut stable);
+        settle(&mut tree, &mut [&mut e], &mut stable);
         assert_eq!(ids(&stable), [1, 2, 4, 5]);
         assert!(tree.nodes.is_empty() && e == ROOT);
     }
@@ -165,7 +182,7 @@ mod tests {
         let mut tree = Tree::default();
         let (mut a, mut r) = (tree.push(ROOT, token(1)), ROOT);
         let mut stable = Vec::new();
-        tree.settle(&mut [&mut a, &mut r], &mut stable);
+        settle(&mut tree, &mut [&mut a, &mut r], &mut stable);
         assert!(stable.is_empty() && tree.nodes.len() == 1);
     }
 

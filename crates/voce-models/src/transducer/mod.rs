@@ -6,6 +6,7 @@
 //! a stream gives never depends on which others run beside it, nor on how its frames are cut into steps.
 
 mod arpa;
+mod beam;
 mod boost;
 mod ctc_beam;
 mod ctc_greedy;

@@ -39,6 +39,9 @@ pub enum SearchError {
         /// Labels of the model.
         vocab: usize,
     },
+    /// A gap that would drop the best.
+    #[error("a score gap of {0}: use a number above 0, about 12")]
+    Gap(f32),
     /// No label per frame at all.
     #[error("at most 0 symbols per frame would give no text: use 1 or more")]
     MaxSymbols,
@@ -108,6 +111,9 @@ pub struct SearchOptions {
     pub pruning: Pruning,
     /// What the language model means for the blank.
     pub blank_score: BlankScore,
+    /// Drops a transducer's hypotheses whose score is this far below the best: beams then cost little where
+    /// the model is sure. About 12 is safe for the best reading; lists of readings get shorter.
+    pub max_gap: Option<f32>,
     /// MALSD: hypotheses wait for each other at the end of every step's frames, as NeMo's do between chunks.
     /// Then the result depends on how frames are cut into steps; without, it never does.
     pub sync_chunks: bool,
@@ -129,6 +135,7 @@ impl Default for SearchOptions {
             lm_weight: 0.3,
             pruning: Pruning::default(),
             blank_score: BlankScore::default(),
+            max_gap: None,
             sync_chunks: false,
             confidence: Confidence::default(),
             repeat_guard: None,
@@ -155,6 +162,9 @@ impl SearchOptions {
             if !(weight >= 0.0 && weight.is_finite()) {
                 return Err(SearchError::Weight(weight));
             }
+        }
+        if let Some(gap) = self.max_gap.filter(|g| g.is_nan() || *g <= 0.0) {
+            return Err(SearchError::Gap(gap));
         }
         if self.max_symbols == Some(0) {
             return Err(SearchError::MaxSymbols);

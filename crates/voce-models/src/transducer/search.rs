@@ -2,9 +2,9 @@
 
 use voce_runtime::{Buffer, Candidate, Choice, Confidence, Exec, Span};
 
+use super::beam::BeamScratch;
 use super::decoder::{Decoder, DecoderHead, Transducer};
 use super::greedy::GreedyScratch;
-use super::malsd::BeamScratch;
 use super::state::{Kind, SearchState};
 use super::{ctc_beam, ctc_greedy};
 use crate::fastconformer::{JointScratch, Lanes, Moves, PredictorScratch};

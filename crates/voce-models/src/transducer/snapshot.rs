@@ -124,7 +124,11 @@ impl SearchState {
                         lane: r.number()?,
                         fusion: r.fusion()?,
                     };
-                    if h.lane >= b.lanes.len() / lane || h.time < state.frames - held {
+                    let other = |o: &Hyp| o.lane == h.lane && (o.hash, o.len) != (h.hash, h.len);
+                    if h.lane >= b.lanes.len() / lane
+                        || h.time < state.frames - held
+                        || b.hyps.iter().any(other)
+                    {
                         return Err(Unfit("a hypothesis without its state"));
                     }
                     b.hyps.push(h);

@@ -92,8 +92,8 @@ impl SearchState {
         match &self.kind {
             Kind::Greedy(_) | Kind::Ctc(_) => {}
             Kind::Beam(b) => {
-                if let Some(best) = b.ranked(&self.options).first() {
-                    b.tree.path(b.hyps[best.0].node, &mut out);
+                if let Some(best) = b.best(&self.options) {
+                    b.tree.path(best.node, &mut out);
                 }
             }
             Kind::CtcBeam(b) => b.path(0, &mut out),
@@ -106,7 +106,7 @@ impl SearchState {
         let last = match &self.kind {
             Kind::Greedy(_) | Kind::Ctc(_) => self.stable.last().copied(),
             Kind::Beam(b) => {
-                let best = b.ranked(&self.options).first().map_or(ROOT, |r| b.hyps[r.0].node);
+                let best = b.best(&self.options).map_or(ROOT, |h| h.node);
                 b.tree.up(best).next().or(self.stable.last()).copied()
             }
             Kind::CtcBeam(b) => b.last(0).or(self.stable.last()).copied(),
@@ -148,10 +148,7 @@ impl SearchState {
     pub fn reset_utterance(&mut self, decoder: &Decoder) {
         let carry = match &self.kind {
             Kind::Greedy(g) => g.carry,
-            Kind::Beam(b) => {
-                let best = b.ranked(&self.options).first().map_or(0, |r| b.hyps[r.0].time);
-                best.saturating_sub(self.frames)
-            }
+            Kind::Beam(b) => b.best(&self.options).map_or(0, |h| h.time).saturating_sub(self.frames),
             Kind::Ctc(_) | Kind::CtcBeam(_) => 0,
         };
         let last = if let Kind::Ctc(c) = &self.kind { c.last } else { None };
@@ -197,10 +194,20 @@ impl Kind {
 }
 
 impl Beam {
+    fn score(options: &SearchOptions, h: &Hyp) -> f64 {
+        h.score + f64::from(options.fusion_finish(h.fusion))
+    }
+
+    /// The hypothesis with the best score per label.
+    fn best(&self, options: &SearchOptions) -> Option<&Hyp> {
+        let rank = |h: &Hyp| Self::score(options, h) / (h.len + 1) as f64;
+        self.hyps.iter().reduce(|best, h| if rank(h) > rank(best) { h } else { best })
+    }
+
     /// Hypotheses and their final scores, best per label first.
-    pub(super) fn ranked(&self, options: &SearchOptions) -> Vec<(usize, f64)> {
-        let score = |h: &Hyp| h.score + f64::from(options.fusion_finish(h.fusion));
-        let mut order: Vec<(usize, f64)> = self.hyps.iter().map(score).enumerate().collect();
+    fn ranked(&self, options: &SearchOptions) -> Vec<(usize, f64)> {
+        let scores = self.hyps.iter().map(|h| Self::score(options, h));
+        let mut order: Vec<(usize, f64)> = scores.enumerate().collect();
         let rank = |&(i, score): &(usize, f64)| score / (self.hyps[i].len + 1) as f64;
         order.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
         order

@@ -60,7 +60,7 @@ enum Name {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
-    BytesIo,
+    Bytes,
     Storage(Element),
 }
 
@@ -70,7 +70,7 @@ fn name(module: &str, name: &str) -> Result<Name, PickleError> {
         ("torch._utils", "_rebuild_tensor_v2") => Name::RebuildTensor,
         ("torch._utils", "_rebuild_parameter") => Name::RebuildParameter,
         // Extra state of some layers; its bytes are not looked at.
-        ("_io", "BytesIO") => Name::BytesIo,
+        ("_io", "BytesIO") | ("_codecs", "encode") => Name::Bytes,
         ("torch", "FloatStorage") => Name::Storage(Element::F32),
         ("torch", "HalfStorage") => Name::Storage(Element::F16),
         ("torch", "BFloat16Storage") => Name::Storage(Element::Bf16),
@@ -342,6 +342,13 @@ impl Machine {
                 let named = name(&self.texts[module], &self.texts[attribute])?;
                 self.stack.push(Value::Name(named));
             }
+            0x81 => {
+                let (arguments, class) = (self.pop()?, self.pop()?);
+                match (class, arguments) {
+                    (Value::Name(Name::Bytes), Value::Tuple(_)) => self.stack.push(Value::Other),
+                    _ => return Err(PickleError::Code("it makes objects of other kinds".into())),
+                }
+            }
             b'Q' => self.persistent()?,
             b'R' => self.reduce()?,
             b'b' => {
@@ -385,7 +392,7 @@ impl Machine {
         match self.pop()? {
             // Made from nothing, or from pairs that would have been set: those are not read.
             Value::Name(Name::OrderedDict) if self.tuples[arguments].is_empty() => self.empty_dict(),
-            Value::Name(Name::OrderedDict) | Value::Name(Name::BytesIo) => self.stack.push(Value::Other),
+            Value::Name(Name::OrderedDict) | Value::Name(Name::Bytes) => self.stack.push(Value::Other),
             Value::Name(Name::RebuildParameter) => match self.tuples[arguments].first() {
                 Some(&tensor @ Value::Tensor(_)) => self.stack.push(tensor),
                 _ => return Err(PickleError::Broken("a parameter is no tensor")),

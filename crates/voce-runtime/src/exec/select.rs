@@ -54,10 +54,10 @@ impl Confidence {
             s.dot += d * d.exp();
             s.power += (self.alpha() * d).exp();
         }
-        self.from_sums(&s, logits.len())
+        self.with_sums(&s, logits.len())
     }
 
-    fn from_sums(self, s: &RowStats, classes: usize) -> f32 {
+    fn with_sums(self, s: &RowStats, classes: usize) -> f32 {
         let v = classes as f64;
         let sum = s.sum as f64;
         let c = match self {
@@ -129,7 +129,7 @@ impl Exec {
             // SAFETY: `n` values of a row.
             let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
             let (log_sum, sure) = if s.max.is_finite() {
-                (s.max + s.sum.ln(), confidence.from_sums(&s, n))
+                (s.max + s.sum.ln(), confidence.with_sums(&s, n))
             } else {
                 (0.0, 0.0)
             };

@@ -1,5 +1,5 @@
 //! What op tests share: random values, error measure, every executor of this CPU.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use voce_runtime::{Buffer, Exec, Isa};
 
