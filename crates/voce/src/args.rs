@@ -11,6 +11,7 @@ use crate::bench::args::BenchCommand;
 use crate::embedded;
 use crate::failure::Failure;
 use crate::hear::args::HearArgs;
+use crate::serve::ServeArgs;
 
 /// Real-time speech on this machine.
 #[derive(Debug, Parser)]
@@ -60,6 +61,8 @@ pub(crate) enum Command {
     Say(SayArgs),
     /// Hear audio: files, a pipe or a microphone, as text
     Hear(HearArgs),
+    /// Serve speech and recognition: OpenAI, Realtime, moshi, Deepgram, Wyoming, and a page
+    Serve(Box<ServeArgs>),
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),

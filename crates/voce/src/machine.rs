@@ -121,6 +121,21 @@ fn rounds(buffer: &[u8], share: usize) -> Duration {
     start.zip(end).map_or(Duration::MAX, |(start, end)| end - start)
 }
 
+/// Lets this process open as many files as the system allows, up to `wanted`.
+pub(crate) fn raise_file_limit(wanted: u64) {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current.is_some_and(|now| now < wanted) {
+            let current = limit.maximum.map_or(wanted, |most| most.min(wanted));
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = wanted;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

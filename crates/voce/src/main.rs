@@ -15,6 +15,7 @@ mod models;
 mod parameters;
 mod pull;
 mod say;
+mod serve;
 mod show;
 mod voices;
 mod whole_file;
@@ -79,11 +80,18 @@ fn parse() -> Outcome<Option<Cli>> {
 }
 
 fn run(cli: Cli) -> Outcome {
-    log(&cli.talk);
+    // A server says what it does; commands are asked to.
+    let level = match &cli.command {
+        Command::Serve(args) if args.silent => Some("off"),
+        Command::Serve(args) => Some(args.log.as_str()),
+        _ => None,
+    };
+    log(&cli.talk, level);
     interrupt::listen();
     let console = Console { quiet: cli.talk.quiet, json: cli.talk.json };
     match cli.command {
         Command::Say(args) => say::run(console, args),
+        Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
         Command::Voice(command) => voices::run(console, command),
         Command::Pull(args) => pull::run(console, args),
@@ -98,10 +106,10 @@ fn run(cli: Cli) -> Outcome {
 }
 
 /// Logs go to standard error: `VOCE_LOG` if set, else by how often `-v` was given.
-fn log(talk: &Talk) {
+fn log(talk: &Talk, wanted: Option<&str>) {
     let level = match (talk.quiet, talk.verbose) {
         (true, _) => "error",
-        (_, 0) => "warn",
+        (_, 0) => wanted.unwrap_or("warn"),
         (_, 1) => "info",
         (_, 2) => "debug",
         _ => "trace",

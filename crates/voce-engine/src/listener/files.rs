@@ -23,6 +23,8 @@ pub(super) struct Files {
     pub config: FastConformerConfig,
     pub weights: Arc<dyn Weights>,
     pub tokenizer: Tokenizer,
+    /// The files that the weights are in; none for weights that are made up.
+    pub paths: Vec<PathBuf>,
 }
 
 impl Files {
@@ -65,7 +67,7 @@ impl Files {
         };
         let tokenizer =
             tokenizer.map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
-        Ok(Self { config, weights, tokenizer })
+        Ok(Self { config, weights, tokenizer, paths: vec![path.to_owned()] })
     }
 
     fn folder(located: &Located) -> Result<Self, EngineError> {
@@ -88,7 +90,7 @@ impl Files {
         let parsed = FastConformerConfig::from_hf_json(&json, &processors).map_err(bad_config(config))?;
         let weights = canonical(weights(&folder, &located.weights)?);
         let tokenizer = tokenizer(&folder, located.tokenizer.as_deref())?;
-        Ok(Self { config: parsed, weights, tokenizer })
+        Ok(Self { config: parsed, weights, tokenizer, paths: located.weights.clone() })
     }
 
     /// Language codes that the model takes; none where it takes none.

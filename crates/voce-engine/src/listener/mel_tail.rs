@@ -1,6 +1,7 @@
 //! The sender's front end, and what of it a snapshot keeps: the samples that frames to come still need.
 
 use voce_audio::mel::{MEL_HOP, MelStream};
+use voce_models::fastconformer::MelConfig;
 
 /// Frames that a rebuilt front end gets wrong, because silence stands before its first sample.
 const WARM_UP: usize = 2;
@@ -21,13 +22,13 @@ pub(super) struct Mel {
 }
 
 impl Mel {
-    pub(super) fn new(bins: usize) -> Self {
-        Self { stream: MelStream::new(bins), tail: MelTail::default() }
+    pub(super) fn new(config: &MelConfig) -> Self {
+        Self { stream: front_end(config), tail: MelTail::default() }
     }
 
     /// A front end that goes on where another stood.
-    pub(super) fn resume(bins: usize, tail: MelTail) -> Self {
-        let mut stream = MelStream::new(bins);
+    pub(super) fn resume(config: &MelConfig, tail: MelTail) -> Self {
+        let mut stream = front_end(config);
         let mut again = Vec::new();
         let made = stream.process(&tail.samples, &mut again);
         debug_assert_eq!(made, tail.made, "frames depend on the samples alone");
@@ -55,26 +56,34 @@ impl Mel {
     }
 }
 
+fn front_end(config: &MelConfig) -> MelStream {
+    let stream = MelStream::new(config.bins);
+    if config.bf16_filters { stream.with_bf16_filters() } else { stream }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use voce_models::fastconformer::MelNormalize;
 
     #[test]
     fn a_resumed_front_end_gives_the_same_rows() {
         let wave: Vec<f32> =
             (0..16_000).map(|i| (i as f32 * 0.37).sin() * (i as f32 * 0.011).cos()).collect();
+        let config =
+            MelConfig { sample_rate: 16_000, bins: 80, normalize: MelNormalize::None, bf16_filters: true };
         for cut in [0, 1, 159, 199, 200, 361, 1999, 5003, 16_000] {
             let mut whole = Vec::new();
-            let mut mel = Mel::new(80);
+            let mut mel = Mel::new(&config);
             mel.process(&wave, &mut whole);
             mel.finish(&mut whole);
             let mut parts = Vec::new();
-            let mut mel = Mel::new(80);
+            let mut mel = Mel::new(&config);
             mel.process(&wave[..cut / 2], &mut parts);
             mel.process(&wave[cut / 2..cut], &mut parts);
             let tail = mel.tail();
             assert!(tail.samples.len() < 1000);
-            let mut mel = Mel::resume(80, tail);
+            let mut mel = Mel::resume(&config, tail);
             mel.process(&wave[cut..], &mut parts);
             mel.finish(&mut parts);
             assert_eq!(parts.len(), whole.len(), "{cut}");

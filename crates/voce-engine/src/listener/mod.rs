@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
 use voce_models::transducer::{Decoder, Ngram, SearchState};
-use voce_nn::{Formats, Loader, Precision};
+use voce_nn::{Formats, Loader, PackedCache, Precision};
 use voce_runtime::{Exec, Isa};
 use voce_text::Tokenizer;
 
@@ -39,6 +39,7 @@ pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
 pub use sender::AudioSender;
 
 use crate::EngineError;
+use crate::packed;
 use crate::speaker::{Trace, Tracer, default_threads};
 use crate::store::Store;
 use crate::wake::{Waker, lock};
@@ -74,6 +75,15 @@ pub struct ListenerOptions {
     pub isa: Option<Isa>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
+}
+
+impl ListenerOptions {
+    fn isa(&self) -> Result<Isa, EngineError> {
+        Ok(match self.isa {
+            Some(isa) => isa,
+            None => Isa::from_env()?,
+        })
+    }
 }
 
 impl Default for ListenerOptions {
@@ -134,32 +144,44 @@ pub struct Listener {
     live: Arc<AtomicUsize>,
     stats: Arc<Mutex<ListenerStats>>,
     thread: Option<JoinHandle<()>>,
+    /// Writes packed weights.
+    keeping: Option<JoinHandle<()>>,
 }
 
 impl Listener {
     /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
         let files = Files::find(store, reference)?;
-        Self::start(reference.to_owned(), files, options)
+        let formats = Formats::new(options.precision, options.isa()?);
+        let cache = packed::cache(store, &files.paths, formats);
+        let mut listener = Self::start(reference.to_owned(), files, cache.clone(), options)?;
+        listener.keeping = cache.and_then(|cache| packed::keep(cache, store.packed_dir()));
+        Ok(listener)
     }
 
     /// A recogniser of a published size with random weights; [`shapes`] names them.
     pub fn random(shape: &str, seed: u64, options: &ListenerOptions) -> Result<Self, EngineError> {
         let (config, weights, tokenizer) = files::random(shape, seed)?;
-        Self::start(shape.to_owned(), Files { config, weights, tokenizer }, options)
+        let files = Files { config, weights, tokenizer, paths: Vec::new() };
+        Self::start(shape.to_owned(), files, None, options)
     }
 
-    fn start(id: String, files: Files, options: &ListenerOptions) -> Result<Self, EngineError> {
+    fn start(
+        id: String,
+        files: Files,
+        cache: Option<Arc<PackedCache>>,
+        options: &ListenerOptions,
+    ) -> Result<Self, EngineError> {
         let languages = files.languages();
-        let Files { config, weights, tokenizer } = files;
-        let isa = match options.isa {
-            Some(isa) => isa,
-            None => Isa::from_env()?,
-        };
+        let Files { config, weights, tokenizer, .. } = files;
+        let isa = options.isa()?;
         let slots = options.slots.clamp(1, MAX_SLOTS);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let formats = Formats::new(options.precision, isa);
-        let loader = Loader::new(weights);
+        let mut loader = Loader::new(weights);
+        if let Some(cache) = cache {
+            loader = loader.with_cache(cache);
+        }
         let mut exec = Exec::with_isa(threads, isa)?;
         let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
         let decoder = Decoder::load(&loader, &config, formats)?;
@@ -221,7 +243,18 @@ impl Listener {
             .name("voce-listen".into())
             .spawn(move || thread.run())
             .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))?;
-        Ok(Self { info, config, model, requests, waker, stop, live, stats, thread: Some(thread) })
+        Ok(Self {
+            info,
+            config,
+            model,
+            requests,
+            waker,
+            stop,
+            live,
+            stats,
+            thread: Some(thread),
+            keeping: None,
+        })
     }
 
     /// What was loaded.
@@ -333,9 +366,9 @@ impl Listener {
         let (mel, samples) = match &saved {
             Some(saved) => {
                 inlet.push(&saved.rows, 0);
-                (Mel::resume(self.model.bins, saved.tail.clone()), saved.samples)
+                (Mel::resume(&self.config.mel, saved.tail.clone()), saved.samples)
             }
-            None => (Mel::new(self.model.bins), 0),
+            None => (Mel::new(&self.config.mel), 0),
         };
         let new = NewStream {
             inlet: inlet.clone(),
@@ -368,6 +401,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
+        if let Some(thread) = self.keeping.take() {
+            let _ = thread.join();
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -13,7 +13,7 @@ use crate::EngineError;
 use crate::wake::{Waker, lock};
 
 /// Events beyond which a stream pauses until they are read.
-pub const MAX_EVENTS: usize = 4096;
+pub const MAX_EVENTS: usize = 1024;
 
 #[derive(Default)]
 struct Queue {

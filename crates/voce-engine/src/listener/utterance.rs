@@ -226,3 +226,96 @@ pub(super) struct Saved {
     pub seconds: f64,
     pub ended: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voce_text::Tokenizer;
+
+    /// `▁a`, `b`, `?`, `▁c`, `<EOU>` are tokens 1 to 5.
+    fn speller() -> Arc<Speller> {
+        let pieces = ["<unk>", "\u{2581}a", "b", "?", "\u{2581}c", "<EOU>"].map(|p| (p, -1.0));
+        let metaspace = serde_json::json!({
+            "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": false
+        });
+        let special = serde_json::json!({
+            "id": 5, "content": "<EOU>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true
+        });
+        let json = serde_json::json!({
+            "version": "1.0", "added_tokens": [special], "normalizer": null, "pre_tokenizer": metaspace,
+            "post_processor": null, "decoder": metaspace,
+            "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab": pieces},
+        });
+        let tokenizer = Tokenizer::from_json_bytes(json.to_string().as_bytes()).unwrap();
+        Arc::new(Speller::new(tokenizer, 6, false))
+    }
+
+    fn tokens(list: &[(u32, usize)]) -> Vec<Token> {
+        let token =
+            |&(id, frame): &(u32, usize)| Token { id, frame, duration: 1, log_prob: -0.1, confidence: 0.5 };
+        list.iter().map(token).collect()
+    }
+
+    fn utterance(rules: Rules) -> Utterance {
+        Utterance::new(speller(), rules, true, 0.08)
+    }
+
+    fn texts(events: &[ListenEvent]) -> Vec<String> {
+        let text = |e: &ListenEvent| match e {
+            ListenEvent::Partial(s) => format!("({})", s.text),
+            ListenEvent::Word(w) => w.text.clone(),
+            ListenEvent::Final(s) => format!("[{}]", s.text),
+            ListenEvent::Endpoint { reason, .. } => reason.name().to_owned(),
+        };
+        events.iter().map(text).collect()
+    }
+
+    #[test]
+    fn words_are_told_when_the_next_begins() {
+        let (mut u, mut events) = (utterance(Rules::default()), Vec::new());
+        u.take(&tokens(&[(1, 3), (2, 4)]), &mut events);
+        u.tell_partial(&mut events);
+        u.tell_partial(&mut events);
+        assert_eq!(texts(&events), ["(ab)"]);
+        u.take(&tokens(&[(3, 5), (4, 9)]), &mut events);
+        u.tell_partial(&mut events);
+        u.finish(Vec::new(), &mut events);
+        assert_eq!(texts(&events), ["(ab)", "ab?", "(ab? c)", "c", "[ab? c]"]);
+        let ListenEvent::Word(w) = &events[1] else { panic!() };
+        assert_eq!((w.start, w.end, w.confidence), (0.24, 0.48, 0.5));
+    }
+
+    #[test]
+    fn the_model_may_end_an_utterance_itself() {
+        let (mut u, mut events) = (utterance(Rules::default()), Vec::new());
+        u.take(&tokens(&[(1, 3), (5, 6), (3, 6), (4, 7), (5, 9), (5, 10)]), &mut events);
+        assert_eq!(texts(&events), ["a", "token", "[a]", "c", "token", "[c]", "token"]);
+        assert!(events.contains(&ListenEvent::Endpoint { at: 0.48, reason: EndReason::Token }));
+    }
+
+    #[test]
+    fn punctuation_does_not_leak_into_the_next_utterance() {
+        let rules = Rules { silence: Some(10), longest: None };
+        let (mut u, mut events) = (utterance(rules), Vec::new());
+        assert_eq!(u.next_stop(), usize::MAX);
+        u.take(&tokens(&[(3, 0), (1, 3)]), &mut events);
+        assert_eq!((u.next_stop(), u.end_at(13)), (14, None));
+        let reason = u.end_at(14).unwrap();
+        u.end(u.seconds(14), reason, Vec::new(), &mut events);
+        u.take(&tokens(&[(3, 15), (4, 16)]), &mut events);
+        u.finish(Vec::new(), &mut events);
+        assert_eq!(texts(&events), ["?", "a", "silence", "[? a]", "c", "[c]"]);
+    }
+
+    #[test]
+    fn length_counts_from_the_first_token() {
+        let rules = Rules { silence: Some(50), longest: Some(20) };
+        let (mut u, mut events) = (utterance(rules), Vec::new());
+        u.take(&tokens(&[(1, 100), (4, 119)]), &mut events);
+        assert_eq!((u.next_stop(), u.end_at(119)), (120, None));
+        assert_eq!(u.end_at(120), Some(EndReason::Length));
+        u.begin_part(2.0);
+        assert_eq!(u.seconds(10), 2.8);
+    }
+}

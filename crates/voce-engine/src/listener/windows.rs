@@ -24,7 +24,7 @@ impl Joiner {
     pub(super) fn take(&mut self, mut window: Vec<Token>, last: bool, certain: &mut Vec<Token>) {
         let begin = self.next;
         window.iter_mut().for_each(|t| t.frame += begin);
-        let (keep, skip) = cut(&self.open, &window, begin);
+        let (keep, skip) = if begin == 0 { (0, 0) } else { cut(&self.open, &window, begin) };
         certain.extend(self.open.drain(..keep));
         self.open.clear();
         self.open.extend(window.drain(skip..));

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use voce_engine::EngineError;
 use voce_engine::listener::{HungUp, ListenRequest, Listener, MAX_EVENTS};
 
-use crate::support::{chunk, clip, exact, feed, hear, open, rest, until_end};
+use crate::support::{chunk, clip, exact, feed, hear, open, rest, until_end, when_free};
 
 #[test]
 fn samples_that_are_no_numbers_end_their_stream_only() {
@@ -14,17 +14,13 @@ fn samples_that_are_no_numbers_end_their_stream_only() {
     let (sender, mut good) = listener.listen(&chunk(320)).unwrap();
     feed(sender, &clip("long.wav"), &[2_000]);
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
-        let (mut sender, mut stream) = listener.listen(&chunk(320)).unwrap();
+        let (mut sender, mut stream) = when_free(&listener, &chunk(320));
         sender.push(&clip("a.wav")).unwrap();
         assert_eq!(sender.push(&[0.1, bad, 0.2]), Err(HungUp));
         assert_eq!(sender.try_push(&[0.0]), Err(HungUp));
         let error = until_end(&mut stream).unwrap_err();
         assert_eq!(error.code(), "bad_request");
         assert!(stream.next().is_none());
-        drop(stream);
-        while listener.listen(&chunk(320)).is_err() {
-            std::thread::yield_now();
-        }
     }
     assert_eq!(rest(&mut good), want);
 }
@@ -50,9 +46,7 @@ fn a_reader_that_goes_frees_its_slot() {
     assert!(matches!(listener.listen(&chunk(80)), Err(EngineError::Busy(1))));
     sender.push(&clip("a.wav")).unwrap();
     drop(stream);
-    while listener.listen(&chunk(80)).is_err() {
-        std::thread::yield_now();
-    }
+    drop(when_free(&listener, &chunk(80)));
     assert_eq!(sender.push(&clip("a.wav")), Err(HungUp));
     assert!(sender.snapshot().is_err());
 }

@@ -2,7 +2,7 @@
 
 use voce_engine::listener::{Endpointing, ListenRequest};
 
-use crate::support::{Dice, chunk, clip, feed, hear, open, rest};
+use crate::support::{Dice, chunk, clip, feed, hear, open, rest, when_free};
 
 /// About eight seconds of speech-like sound with pauses.
 fn long() -> Vec<f32> {
@@ -56,7 +56,7 @@ fn streams_side_by_side_hear_what_they_hear_alone() {
             let mut open = Vec::new();
             for k in 0..4 {
                 let i = (round * 4 + k) % 12;
-                let (mut sender, stream) = together.listen(&request(i)).unwrap();
+                let (mut sender, stream) = when_free(&together, &request(i));
                 if k == 3 {
                     sender.push(&clips[i % 3][..9_000]).unwrap();
                     drop(stream);
@@ -68,10 +68,6 @@ fn streams_side_by_side_hear_what_they_hear_alone() {
             }
             for (i, mut stream) in open {
                 assert_eq!(rest(&mut stream), want[i], "{name} {i}");
-            }
-            // The dropped stream's slot comes back.
-            while together.listen(&request(0)).is_err() {
-                std::thread::yield_now();
             }
         }
     }

@@ -88,10 +88,21 @@ pub(crate) fn until_end(stream: &mut TranscriptStream) -> Result<Heard, EngineEr
     Ok(heard)
 }
 
+/// Listens as soon as a slot is free.
+pub(crate) fn when_free(listener: &Listener, request: &ListenRequest) -> (AudioSender, TranscriptStream) {
+    loop {
+        match listener.listen(request) {
+            Ok(stream) => return stream,
+            Err(EngineError::Busy(_)) => std::thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
 /// Hears a whole clip.
 #[track_caller]
 pub(crate) fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32]) -> Heard {
-    let (sender, mut stream) = listener.listen(request).unwrap();
+    let (sender, mut stream) = when_free(listener, request);
     feed(sender, audio, &[usize::MAX]);
     rest(&mut stream)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::hear_args::BenchHearArgs;
+use super::serve::args::BenchServeArgs;
 use crate::args::PrecisionArg;
 
 /// What to measure.
@@ -14,6 +15,8 @@ pub(crate) enum BenchCommand {
     Say(BenchSayArgs),
     /// Measure how many streams a recogniser hears
     Hear(BenchHearArgs),
+    /// Measure what streams cost the server
+    Serve(BenchServeArgs),
 }
 
 /// One of the built-in texts.

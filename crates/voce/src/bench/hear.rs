@@ -13,7 +13,7 @@ use voce_nn::Precision;
 
 use super::hear_args::BenchHearArgs;
 use super::hear_report::HearReport;
-use super::{SEED, trace};
+use super::{SEED, hear_peers, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
 use crate::{interrupt, machine};
@@ -95,6 +95,12 @@ fn one(
     let report = HearReport::new(&listener, args, &best, seconds, load, peak)?;
     progress.finish_and_clear();
     report.print(console)?;
+    if let Some(python) = &args.peer {
+        let info = listener.info().clone();
+        // The others get the whole machine.
+        drop(listener);
+        hear_peers::compare(console, args, &info, python, report.streams_per_core())?;
+    }
     match (&args.trace, trace) {
         (Some(path), Some(recorded)) => trace::write(path, &recorded),
         _ => Ok(()),
@@ -134,9 +140,7 @@ fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32], streams: us
         }
         readers.iter_mut().try_for_each(|reader| drain(reader, &mut words))?;
         // All are ahead: waits for the first that is not done.
-        if !any
-            && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(|(_, s)| s.is_some())
-        {
+        if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(|(_, s)| s.is_some()) {
             let end = (sent[i] + PIECE / 4).min(audio.len());
             sender.push(&audio[sent[i]..end]).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] = end;

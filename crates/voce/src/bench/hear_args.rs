@@ -52,6 +52,12 @@ pub(crate) struct BenchHearArgs {
     /// Let a step take all chunks of a stream that wait, as it does for files
     #[arg(long)]
     pub(crate) burst: bool,
+    /// Measure transformers as well, with this Python; needs --model DIR
+    #[arg(long, value_name = "PYTHON", env = "VOCE_BENCH_PEER")]
+    pub(crate) peer: Option<PathBuf>,
+    /// And sherpa-onnx, on a folder that `bench_peers.py export` wrote
+    #[arg(long, value_name = "FOLDER", env = "VOCE_BENCH_PEER_ONNX", requires = "peer")]
+    pub(crate) peer_onnx: Option<PathBuf>,
     /// Write what the stages did as a Chrome trace
     #[arg(long, value_name = "OUT.json", env = "VOCE_BENCH_TRACE")]
     pub(crate) trace: Option<PathBuf>,

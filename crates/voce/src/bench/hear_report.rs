@@ -83,8 +83,7 @@ impl HearReport {
         let frames = s.frames as f64 / steps;
         let limit = (info.encoder_bytes as f64 / read).max(info.encoder_macs as f64 * frames / linear);
         let all = seconds * args.streams as f64;
-        let [mel, encoder, search, total] =
-            [run.mel, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
+        let [mel, encoder, search, total] = [run.mel, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
         let share = |part: f64| round(part / (total + mel).max(1e-9), 4);
         let quantiles = |h: &Histogram| {
             let ms = |q| milliseconds(h.quantile(q));
@@ -125,6 +124,11 @@ impl HearReport {
             isa: info.isa.name(),
             load_ms: milliseconds(load),
         })
+    }
+
+    /// Seconds of audio over seconds of processor time.
+    pub(super) fn streams_per_core(&self) -> Option<f64> {
+        self.streams_per_core
     }
 
     pub(super) fn print(&self, console: Console) -> Outcome {

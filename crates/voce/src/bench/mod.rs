@@ -4,10 +4,12 @@ pub(crate) mod args;
 mod compare;
 mod hear;
 mod hear_args;
+mod hear_peers;
 mod hear_report;
 pub(crate) mod limits;
 mod measure;
 mod report;
+mod serve;
 mod texts;
 mod trace;
 mod voice;
@@ -37,6 +39,7 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
     let args = match command {
         BenchCommand::Say(args) => args,
         BenchCommand::Hear(args) => return hear::run(console, &args),
+        BenchCommand::Serve(args) => return serve::run(console, &args),
     };
     let subject = Subject::choose(&args)?;
     if let Some(python) = &args.peer {

@@ -29,7 +29,8 @@ fn parse(text: &str) -> Result<Vec<Hotword>, (usize, &'static str)> {
         }
         let (phrase, weight) = match line.rsplit_once('\t') {
             Some((phrase, weight)) => {
-                let weight = weight.trim().parse().map_err(|_| (i + 1, "the weight after the tab is no number"))?;
+                let weight =
+                    weight.trim().parse().map_err(|_| (i + 1, "the weight after the tab is no number"))?;
                 (phrase.trim(), weight)
             }
             None => (line, 1.0),

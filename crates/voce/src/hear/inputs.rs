@@ -7,9 +7,8 @@ use voce_audio::{AudioError, DecodeLimits, Decoder, MonoStream, RawFormat, Sourc
 use crate::failure::{Failure, Outcome};
 
 /// Extensions that a folder is searched for.
-const EXTENSIONS: [&str; 14] = [
-    "wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "mp4", "aac", "webm", "mka", "mkv", "aiff", "caf",
-];
+const EXTENSIONS: [&str; 14] =
+    ["wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "mp4", "aac", "webm", "mka", "mkv", "aiff", "caf"];
 /// Files of a folder at most.
 const MAX_FILES: usize = 100_000;
 

@@ -19,6 +19,8 @@ use crate::interrupt;
 
 /// Events between the engine and the terminal; the engine holds more.
 const QUEUE: usize = 64;
+/// Letters of partial text that are shown.
+const LINE: usize = 76;
 
 /// Where the sound comes from.
 pub(super) struct Source {
@@ -82,11 +84,12 @@ pub(super) fn run(
     progress.set_message("listening");
     let json = console.json || args.format == Some(Format::Json);
     let mut transcript = Transcript { file, ..Transcript::default() };
+    let mut broken = false;
     loop {
         match wait(&events, || {})? {
             Told::Event(Ok(event)) => {
                 match &event {
-                    ListenEvent::Partial(s) => progress.set_message(s.text.clone()),
+                    ListenEvent::Partial(s) => progress.set_message(tail(&s.text)),
                     ListenEvent::Final(_) => progress.set_message(""),
                     _ => {}
                 }
@@ -101,7 +104,9 @@ pub(super) fn run(
                     transcript.segments.push(segment);
                 }
             }
-            Told::Event(Err(EngineError::Abandoned)) => {}
+            // The source says why, if not yet then soon.
+            Told::Event(Err(EngineError::Abandoned)) => broken = true,
+            Told::End(_) if broken => {}
             Told::Event(Err(error)) => return Err(error.into()),
             Told::Broken(failure) => return Err(failure),
             Told::End(stats) => {
@@ -112,6 +117,12 @@ pub(super) fn run(
             }
         }
     }
+}
+
+/// The end of a text, so that it stays one line.
+fn tail(text: &str) -> String {
+    let gone = text.chars().count().saturating_sub(LINE);
+    if gone == 0 { text.to_owned() } else { text.chars().skip(gone).collect() }
 }
 
 /// Sends a file's samples until its end or until nobody listens.
@@ -156,14 +167,14 @@ fn microphone(mut sender: AudioSender, rate: u32, told: std::sync::mpsc::SyncSen
 
 #[cfg(not(feature = "device"))]
 fn microphone(_: AudioSender, _: u32, _: std::sync::mpsc::SyncSender<Told>) -> Outcome {
-    Err(Failure::usage("this build knows no sound card: build with --features device, or pipe audio to `voce hear -`"))
+    Err(Failure::usage(
+        "this build knows no sound card: build with --features device, or pipe audio to `voce hear -`",
+    ))
 }
 
 fn event_json(event: &ListenEvent) -> Value {
     let segment = |kind: &str, s: &Segment| {
-        let word = |w: &voce_engine::listener::Word| {
-            json!({"word": w.text, "start": w.start, "end": w.end, "confidence": round(f64::from(w.confidence), 4)})
-        };
+        let word = |w: &voce_engine::listener::Word| json!({"word": w.text, "start": w.start, "end": w.end, "confidence": round(f64::from(w.confidence), 4)});
         let words: Vec<Value> = s.words.iter().map(word).collect();
         json!({"type": kind, "text": s.text, "start": s.start, "end": s.end, "words": words})
     };
@@ -174,6 +185,8 @@ fn event_json(event: &ListenEvent) -> Value {
             json!({"type": "word", "word": w.text, "start": w.start, "end": w.end,
                    "confidence": round(f64::from(w.confidence), 4)})
         }
-        ListenEvent::Endpoint { at, reason } => json!({"type": "endpoint", "at": at, "reason": reason.name()}),
+        ListenEvent::Endpoint { at, reason } => {
+            json!({"type": "endpoint", "at": at, "reason": reason.name()})
+        }
     }
 }

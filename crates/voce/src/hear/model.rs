@@ -14,6 +14,8 @@ pub(crate) fn reference(store: &Store, asked: Option<&str>) -> Outcome<String> {
     }
     let here = PREFERRED.into_iter().find(|name| store.find(name).is_ok());
     here.map(str::to_owned).ok_or_else(|| {
-        Failure::usage("no recogniser is here: fetch one with `voce pull nemotron`, or give --model DIR|FILE.nemo")
+        Failure::usage(
+            "no recogniser is here: fetch one with `voce pull nemotron`, or give --model DIR|FILE.nemo",
+        )
     })
 }

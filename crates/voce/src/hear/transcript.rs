@@ -71,7 +71,8 @@ struct TranscriptJson<'a> {
 impl Transcript {
     /// All of its text.
     pub(super) fn text(&self) -> String {
-        let texts: Vec<&str> = self.segments.iter().map(|s| s.text.as_str()).filter(|t| !t.is_empty()).collect();
+        let texts: Vec<&str> =
+            self.segments.iter().map(|s| s.text.as_str()).filter(|t| !t.is_empty()).collect();
         texts.join(" ")
     }
 
@@ -94,7 +95,8 @@ impl Transcript {
             Format::Srt => srt(&cues(&all())),
             Format::Vtt => vtt(&cues(&all())),
             Format::Words => {
-                let line = |w: &Word| format!("{:.2}\t{:.2}\t{:.3}\t{}\n", w.start, w.end, w.confidence, w.text);
+                let line =
+                    |w: &Word| format!("{:.2}\t{:.2}\t{:.3}\t{}\n", w.start, w.end, w.confidence, w.text);
                 self.words().map(line).collect()
             }
         })

@@ -7,5 +7,6 @@ mod hear;
 mod models;
 mod sandbox;
 mod say;
+mod serve;
 mod streams;
 mod voices;

@@ -1,0 +1,216 @@
+//! `voce serve`: settings from flags, variables and a file, models from the store, and the server that answers.
+
+mod models;
+mod moshi_config;
+mod settings;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use serde_json::json;
+use voce_engine::store::Store;
+use voce_server::{Limits, Models, Server, ServerOptions};
+
+use crate::console::Console;
+use crate::failure::{Failure, Outcome};
+use settings::{Settings, pairs, seconds};
+
+/// Arguments of `voce serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  voce serve                                          a page, and every protocol, on http://127.0.0.1:8080
+  voce serve --config voce.toml --check               read the settings, say what they mean, and go
+  voce serve --host 0.0.0.0 --api-key-file keys.txt   for other machines
+  voce serve --speak pocket --hear nemotron --wyoming 10300
+
+Every setting is a flag, a variable and a key of voce.toml of the same name; flags win over variables, and both over the file.
+A moshi-server configuration is taken as it is. A first Ctrl-C lets work in flight end, a second one ends at once.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Settings file: voce.toml, or a moshi-server configuration [default: voce.toml here, if it is there]
+    #[arg(long, value_name = "FILE", env = "VOCE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Check the settings, print what they mean, and do not serve
+    #[arg(long)]
+    check: bool,
+    /// Level of the log: error, warn, info, debug or trace
+    #[arg(short, long, value_name = "LEVEL", env = "VOCE_SERVE_LOG", default_value = "info")]
+    pub(crate) log: String,
+    /// No log at all
+    #[arg(long, env = "VOCE_SILENT", value_parser = FalseyValueParser::new())]
+    pub(crate) silent: bool,
+    /// Run on the CPU, as everything does here
+    #[arg(long, hide = true)]
+    cpu: bool,
+    /// A switch of moshi-server without a meaning here
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    cuda_event_tracking: Option<String>,
+    /// A switch of moshi-server without a meaning here
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    tf32: Option<String>,
+    /// A switch of moshi-server without a meaning here
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    flash_attention: Option<String>,
+}
+
+/// The settings file that is read without being named.
+const DEFAULT_CONFIG: &str = "voce.toml";
+
+/// Runs the command.
+pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
+    for (name, value) in [
+        ("--cuda-event-tracking", &args.cuda_event_tracking),
+        ("--tf32", &args.tf32),
+        ("--flash-attention", &args.flash_attention),
+    ] {
+        if value.is_some() {
+            console.note(&format!("{name} has no meaning here: models run on the CPU"));
+        }
+    }
+    let store = Store::from_env()?;
+    let settings = gather(&args)?;
+    let options = options(&settings)?;
+    if args.check {
+        return check(console, &store, &settings, &options);
+    }
+    if !options.addr.ip().is_loopback() && options.keys.is_empty() {
+        console.note(&format!(
+            "warning: whoever reaches {} can use this server: set --api-key-file",
+            options.addr
+        ));
+    }
+    crate::machine::raise_file_limit(options.limits.connections as u64 + 256);
+    let models = models::load(console, &store, &settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::failed(format!("cannot start the network: {e}")))?;
+    runtime.block_on(serve(console, options, models, store))
+}
+
+/// Flags and variables over the file's settings.
+fn gather(args: &ServeArgs) -> Outcome<Settings> {
+    let file = match &args.config {
+        Some(path) => Some(path.as_path()),
+        None => Some(Path::new(DEFAULT_CONFIG)).filter(|p| p.is_file()),
+    };
+    let Some(path) = file else { return Ok(args.settings.clone()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    let bad = |e: String| Failure::usage(format!("{}: {e}", path.display()));
+    let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string()))?;
+    let from_file = if moshi_config::is_one(&table) {
+        moshi_config::read(&text, &args.settings).map_err(bad)?
+    } else {
+        toml::from_str::<Settings>(&text).map_err(|e| bad(e.to_string()))?
+    };
+    Ok(args.settings.clone().over(from_file))
+}
+
+/// What the settings mean for the server.
+fn options(settings: &Settings) -> Outcome<ServerOptions> {
+    let host = settings.host.as_deref().unwrap_or("127.0.0.1");
+    let ip: IpAddr = match host {
+        "localhost" => IpAddr::from([127, 0, 0, 1]),
+        host => host.parse().map_err(|_| {
+            Failure::usage(format!("'{host}' is no address: use an IP such as 127.0.0.1 or 0.0.0.0"))
+        })?,
+    };
+    let mut keys = settings.api_key.clone();
+    if let Some(path) = &settings.api_key_file {
+        let text =
+            std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+        let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        keys.extend(lines.map(str::to_owned));
+        if keys.is_empty() {
+            return Err(Failure::usage(format!("{} has no key: write one a line", path.display())));
+        }
+    }
+    if keys.iter().any(|k| k.trim().is_empty()) {
+        return Err(Failure::usage("an API key is empty"));
+    }
+    let defaults = Limits::default();
+    let limits = Limits {
+        body: settings.max_body_bytes.unwrap_or(defaults.body),
+        text: settings.max_text_bytes.unwrap_or(defaults.text),
+        connections: settings.max_connections.unwrap_or(defaults.connections),
+        drain: settings.drain.as_deref().map(seconds).transpose()?.unwrap_or(defaults.drain),
+        ..defaults
+    };
+    let wyoming = match settings.wyoming.as_deref() {
+        None | Some("off") => None,
+        Some(text) => {
+            let at = text.parse::<u16>().map(|port| SocketAddr::from((ip, port))).or_else(|_| text.parse());
+            Some(at.map_err(|_| Failure::usage(format!("--wyoming {text}: use a port, or IP:PORT")))?)
+        }
+    };
+    Ok(ServerOptions {
+        addr: SocketAddr::from((ip, settings.port.unwrap_or(8080))),
+        keys,
+        cors: settings.cors.clone(),
+        hosts: settings.allow_host.clone(),
+        open_metrics: settings.open_metrics,
+        aliases: pairs("alias", &settings.alias)?,
+        limits,
+        wyoming,
+        voice_changes: !settings.fixed_voices,
+        asr_paths: settings.asr_path.clone(),
+        tts_paths: settings.tts_path.clone(),
+    })
+}
+
+fn check(console: Console, store: &Store, settings: &Settings, options: &ServerOptions) -> Outcome {
+    let plan = models::plan(store, settings)?;
+    if console.json {
+        return console.json(&json!({
+            "addr": options.addr, "speak": plan.speak, "hear": plan.hear, "keys": options.keys.len(), "cors": options.cors,
+            "wyoming": options.wyoming, "aliases": options.aliases, "null_model": settings.null_model,
+        }));
+    }
+    let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    console.result(&format!(
+        "address    {}\nspeak      {}\nhear       {}\nkeys       {}\nwyoming    {}",
+        options.addr,
+        list(&plan.speak),
+        list(&plan.hear),
+        if options.keys.is_empty() {
+            "none: no key is needed".into()
+        } else {
+            options.keys.len().to_string()
+        },
+        options.wyoming.map_or_else(|| "off".into(), |a| a.to_string()),
+    ))
+}
+
+async fn serve(console: Console, options: ServerOptions, models: Models, store: Store) -> Outcome {
+    let needs_key = !options.keys.is_empty();
+    let server = Server::bind(options, models, store).await.map_err(|e| Failure::failed(e.to_string()))?;
+    server.load().await.map_err(|e| Failure::failed(e.to_string()))?;
+    let addr = server.addr();
+    // A wildcard is where it listens, not where it is.
+    let shown =
+        if addr.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], addr.port())) } else { addr };
+    if console.json {
+        console.json(
+            &json!({"url": format!("http://{shown}/"), "addr": addr, "wyoming": server.wyoming_addr()}),
+        )?;
+    } else {
+        let key = if needs_key { "?api_key=KEY" } else { "" };
+        console.result(&format!("http://{shown}/{key}"))?;
+    }
+    server.run(stopped()).await;
+    Ok(())
+}
+
+/// Waits for the first signal. The second one ends the process, as in every command.
+async fn stopped() {
+    let mut look = tokio::time::interval(Duration::from_millis(50));
+    while !crate::interrupt::raised() {
+        look.tick().await;
+    }
+}

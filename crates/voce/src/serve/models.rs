@@ -1,0 +1,112 @@
+//! The models of a server: which ones, and how each is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use voce_engine::listener::{Listener, ListenerOptions};
+use voce_engine::speaker::Overlap;
+use voce_engine::store::Store;
+use voce_engine::{Speaker, SpeakerOptions};
+use voce_nn::Precision;
+use voce_server::Models;
+use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser};
+use voce_server::mouth::MouthOptions;
+
+use super::settings::{Settings, pairs, seconds};
+use crate::args::{ModelArgs, PrecisionArg};
+use crate::console::Console;
+use crate::embedded;
+use crate::failure::{Failure, Outcome};
+
+/// Slots of a model when nobody says.
+const SLOTS: usize = 8;
+/// Streams beyond the slots, for those that start anew before the old one has gone.
+const SPARE: usize = 4;
+/// How long a request waits for a slot when nobody says.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The name of the null model on the wire.
+const NULL: &str = "null";
+
+/// References of the models that are to be served.
+pub(super) struct Plan {
+    pub(super) speak: Vec<String>,
+    pub(super) hear: Vec<String>,
+}
+
+/// Chooses the models, and sees that they are here.
+pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
+    let speak = if settings.no_speak {
+        Vec::new()
+    } else if settings.speak.is_empty() {
+        vec![ModelArgs { model: None, language: None }.reference(store)?]
+    } else {
+        settings.speak.clone()
+    };
+    for reference in &speak {
+        embedded::provide(store, reference)?;
+        store.find(reference)?;
+    }
+    let hear = if settings.no_hear || settings.null_model {
+        Vec::new()
+    } else if settings.hear.is_empty() {
+        // Without a recogniser the server speaks all the same.
+        crate::hear::model::reference(store, None).ok().into_iter().collect()
+    } else {
+        settings.hear.clone()
+    };
+    if speak.is_empty() && hear.is_empty() && !settings.null_model {
+        return Err(Failure::usage("there is nothing to serve: give --speak or --hear"));
+    }
+    pairs("voice-alias", &settings.voice_alias)?;
+    Ok(Plan { speak, hear })
+}
+
+/// Opens the recognisers, and prepares the voices to be opened.
+pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
+    let plan = plan(store, settings)?;
+    let precision: Precision = settings.precision.unwrap_or(PrecisionArg::Auto).into();
+    let threads = settings.threads.unwrap_or(0);
+    let queue = settings.queue.unwrap_or(0);
+    let patience = settings.queue_time.as_deref().map(seconds).transpose()?.unwrap_or(PATIENCE);
+    let keep_alive = settings.keep_alive.as_deref().map(seconds).transpose()?.filter(|d| !d.is_zero());
+    let mut models = Models::default();
+    for reference in plan.speak {
+        let slots = settings.speak_slots.unwrap_or(SLOTS).max(1);
+        let options =
+            SpeakerOptions { precision, threads, slots, overlap: Overlap::Auto, ..SpeakerOptions::default() };
+        let (store, opened) = (store.clone(), reference.clone());
+        let open = Box::new(move || Speaker::open(&store, &opened, &options));
+        let mut mouth = MouthOptions::new(name(&reference), open);
+        mouth.slots = slots;
+        mouth.queue = queue;
+        mouth.patience = patience;
+        mouth.preload = !settings.lazy;
+        mouth.keep_alive = keep_alive;
+        mouth.voice = settings.voice.clone();
+        mouth.voice_aliases = pairs("voice-alias", &settings.voice_alias)?;
+        models.mouths.push(mouth);
+    }
+    let slots = settings.hear_slots.unwrap_or(SLOTS).max(1);
+    let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
+    for reference in plan.hear {
+        console.note(&format!("loading {reference}"));
+        let options =
+            ListenerOptions { precision, threads, slots: slots + SPARE, ..ListenerOptions::default() };
+        let (store, opened) = (store.clone(), reference.clone());
+        let open = Box::new(move || Listener::open(&store, &opened, &options));
+        let ears: Arc<dyn Recogniser> = Arc::new(ListenerEars::new(open)?);
+        models.ears.push((ear(name(&reference)), ears));
+    }
+    if settings.null_model {
+        console.note("warning: the null model hears nothing; it is for benches of the server");
+        models.ears.push((ear(NULL.into()), Arc::new(NullEars)));
+    }
+    Ok(models)
+}
+
+/// A reference's name on the wire: a folder's or file's own name, others as they are.
+fn name(reference: &str) -> String {
+    let path = std::path::Path::new(reference);
+    let own = path.file_stem().and_then(|n| n.to_str()).filter(|_| path.exists());
+    own.unwrap_or(reference).to_owned()
+}

@@ -1,0 +1,245 @@
+//! The one table of settings: each field is a flag, a variable and a key of voce.toml.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use crate::args::PrecisionArg;
+use crate::failure::{Failure, Outcome};
+
+/// Settings of the server.
+#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct Settings {
+    /// Address to listen on; 0.0.0.0 for other machines [default: 127.0.0.1]
+    #[arg(short = 'a', long, alias = "addr", value_name = "IP", env = "VOCE_HOST")]
+    pub(super) host: Option<String>,
+    /// Port to listen on; 0 takes any [default: 8080]
+    #[arg(short, long, env = "VOCE_PORT")]
+    pub(super) port: Option<u16>,
+    /// Voice models, the first being the default [default: pocket if it was pulled, else the built-in voice]
+    #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_SPEAK")]
+    pub(super) speak: Vec<String>,
+    /// Recognisers, the first being the default [default: the best that was pulled, if any]
+    #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_HEAR")]
+    pub(super) hear: Vec<String>,
+    /// No voice model at all
+    #[arg(long, env = "VOCE_NO_SPEAK", value_parser = FalseyValueParser::new())]
+    pub(super) no_speak: bool,
+    /// No recogniser at all
+    #[arg(long, env = "VOCE_NO_HEAR", value_parser = FalseyValueParser::new())]
+    pub(super) no_hear: bool,
+    /// Speech requests at once, for each voice model [default: 8]
+    #[arg(long, value_name = "N", env = "VOCE_SPEAK_SLOTS")]
+    pub(super) speak_slots: Option<usize>,
+    /// Recognition streams at once, for each recogniser [default: 8]
+    #[arg(long, value_name = "N", env = "VOCE_HEAR_SLOTS")]
+    pub(super) hear_slots: Option<usize>,
+    /// Precision of the weights [default: auto]
+    #[arg(long, value_enum, env = "VOCE_PRECISION")]
+    #[serde(deserialize_with = "precision")]
+    pub(super) precision: Option<PrecisionArg>,
+    /// Threads of each model; 0 chooses [default: 0]
+    #[arg(long, env = "VOCE_THREADS")]
+    pub(super) threads: Option<usize>,
+    /// Requests that may wait for a slot [default: 0, they are refused]
+    #[arg(long, value_name = "N", env = "VOCE_QUEUE")]
+    pub(super) queue: Option<usize>,
+    /// How long a request waits for a slot [default: 10s]
+    #[arg(long, value_name = "TIME", env = "VOCE_QUEUE_TIME")]
+    pub(super) queue_time: Option<String>,
+    /// Unload voice models after so long without a request, such as 5m [default: never]
+    #[arg(long, value_name = "TIME", env = "VOCE_KEEP_ALIVE")]
+    pub(super) keep_alive: Option<String>,
+    /// Load voice models when they are first asked for
+    #[arg(long, env = "VOCE_LAZY", value_parser = FalseyValueParser::new())]
+    pub(super) lazy: bool,
+    /// The voice when none is asked for [default: the model's]
+    #[arg(long, env = "VOCE_VOICE")]
+    pub(super) voice: Option<String>,
+    /// Other names of voices, as NAME=VOICE
+    #[arg(long, value_name = "NAME=VOICE", value_delimiter = ',', env = "VOCE_VOICE_ALIAS")]
+    pub(super) voice_alias: Vec<String>,
+    /// Other names of models, as NAME=MODEL
+    #[arg(long, value_name = "NAME=MODEL", value_delimiter = ',', env = "VOCE_ALIAS")]
+    pub(super) alias: Vec<String>,
+    /// Clients may not add or remove voices
+    #[arg(long, env = "VOCE_FIXED_VOICES", value_parser = FalseyValueParser::new())]
+    pub(super) fixed_voices: bool,
+    /// Keys that clients must send [default: none is needed]
+    #[arg(long, value_name = "KEY", value_delimiter = ',', env = "VOCE_API_KEY", hide_env_values = true)]
+    pub(super) api_key: Vec<String>,
+    /// File with such keys, one a line
+    #[arg(long, value_name = "FILE", env = "VOCE_API_KEY_FILE")]
+    pub(super) api_key_file: Option<PathBuf>,
+    /// /metrics needs no key
+    #[arg(long, env = "VOCE_OPEN_METRICS", value_parser = FalseyValueParser::new())]
+    pub(super) open_metrics: bool,
+    /// Sites whose pages may call the server, such as https://app.example; * for all [default: none]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "VOCE_CORS")]
+    pub(super) cors: Vec<String>,
+    /// Names beside localhost by which a loopback server may be called
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "VOCE_ALLOW_HOST")]
+    pub(super) allow_host: Vec<String>,
+    /// Port (or IP:PORT) for Wyoming, the protocol of Home Assistant [default: off]
+    #[arg(long, value_name = "PORT", env = "VOCE_WYOMING")]
+    pub(super) wyoming: Option<String>,
+    /// Further paths of moshi's recognition
+    #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_ASR_PATH", hide = true)]
+    pub(super) asr_path: Vec<String>,
+    /// Further paths of moshi's speech
+    #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_TTS_PATH", hide = true)]
+    pub(super) tts_path: Vec<String>,
+    /// How long work in flight has at the end [default: 30s]
+    #[arg(long, value_name = "TIME", env = "VOCE_DRAIN")]
+    pub(super) drain: Option<String>,
+    /// Largest request body [default: 26214400]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MAX_BODY_BYTES")]
+    pub(super) max_body_bytes: Option<usize>,
+    /// Longest text of a request [default: 65536]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MAX_TEXT_BYTES")]
+    pub(super) max_text_bytes: Option<usize>,
+    /// Sockets open at once [default: 16384]
+    #[arg(long, value_name = "N", env = "VOCE_MAX_CONNECTIONS")]
+    pub(super) max_connections: Option<usize>,
+    /// For benches of the server only: a recogniser that discards audio and says nothing
+    #[arg(long, env = "VOCE_NULL_MODEL", value_parser = FalseyValueParser::new())]
+    pub(super) null_model: bool,
+}
+
+impl Settings {
+    /// These settings, and those of `file` where these say nothing.
+    pub(super) fn over(self, file: Self) -> Self {
+        fn list(ours: Vec<String>, theirs: Vec<String>) -> Vec<String> {
+            if ours.is_empty() { theirs } else { ours }
+        }
+        Self {
+            host: self.host.or(file.host),
+            port: self.port.or(file.port),
+            speak: list(self.speak, file.speak),
+            hear: list(self.hear, file.hear),
+            no_speak: self.no_speak || file.no_speak,
+            no_hear: self.no_hear || file.no_hear,
+            speak_slots: self.speak_slots.or(file.speak_slots),
+            hear_slots: self.hear_slots.or(file.hear_slots),
+            precision: self.precision.or(file.precision),
+            threads: self.threads.or(file.threads),
+            queue: self.queue.or(file.queue),
+            queue_time: self.queue_time.or(file.queue_time),
+            keep_alive: self.keep_alive.or(file.keep_alive),
+            lazy: self.lazy || file.lazy,
+            voice: self.voice.or(file.voice),
+            voice_alias: list(self.voice_alias, file.voice_alias),
+            alias: list(self.alias, file.alias),
+            fixed_voices: self.fixed_voices || file.fixed_voices,
+            api_key: list(self.api_key, file.api_key),
+            api_key_file: self.api_key_file.or(file.api_key_file),
+            open_metrics: self.open_metrics || file.open_metrics,
+            cors: list(self.cors, file.cors),
+            allow_host: list(self.allow_host, file.allow_host),
+            wyoming: self.wyoming.or(file.wyoming),
+            asr_path: list(self.asr_path, file.asr_path),
+            tts_path: list(self.tts_path, file.tts_path),
+            drain: self.drain.or(file.drain),
+            max_body_bytes: self.max_body_bytes.or(file.max_body_bytes),
+            max_text_bytes: self.max_text_bytes.or(file.max_text_bytes),
+            max_connections: self.max_connections.or(file.max_connections),
+            null_model: self.null_model || file.null_model,
+        }
+    }
+}
+
+/// A precision by the name that the flag takes.
+fn precision<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<PrecisionArg>, D::Error> {
+    let name = String::deserialize(reader)?;
+    let value = <PrecisionArg as clap::ValueEnum>::from_str(&name, true);
+    value
+        .map(Some)
+        .map_err(|_| D::Error::custom(format!("'{name}' is no precision: use auto, f32, bf16, int8 or int4")))
+}
+
+/// A time such as `30`, `30s`, `5m`, `1h`.
+pub(super) fn seconds(text: &str) -> Outcome<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let scale = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(Failure::usage(format!("'{text}' is no time: use 30s, 5m or 1h"))),
+    };
+    let value = number.trim().parse::<f64>().ok().map(|n| n * scale);
+    let value = value.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    value.ok_or_else(|| Failure::usage(format!("'{text}' is no time: use 30s, 5m or 1h")))
+}
+
+/// `NAME=VALUE` pairs.
+pub(super) fn pairs(what: &str, texts: &[String]) -> Outcome<Vec<(String, String)>> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err(Failure::usage(format!("--{what} {text}: use NAME=VALUE"))),
+    };
+    texts.iter().map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds("30").unwrap(), Duration::from_secs(30));
+        assert_eq!(seconds("5m").unwrap(), Duration::from_secs(300));
+        assert_eq!(seconds("250ms").unwrap(), Duration::from_millis(250));
+        for bad in ["", "x", "5d", "-1s", "1e400"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_file_has_the_flags_names_and_flags_win() {
+        let file: Settings = toml::from_str(
+            "host = '0.0.0.0'\nport = 9000\nspeak = ['pocket']\nspeak-slots = 3\nprecision = 'bf16'\napi-key = ['a', 'b']\nkeep-alive = '5m'",
+        )
+        .unwrap();
+        let flags = Settings { port: Some(1), ..Settings::default() };
+        let both = flags.over(file);
+        assert_eq!((both.port, both.host.as_deref(), both.speak_slots), (Some(1), Some("0.0.0.0"), Some(3)));
+        assert_eq!(both.precision, Some(PrecisionArg::Bf16));
+        assert!(
+            toml::from_str::<Settings>("prot = 1").unwrap_err().to_string().contains("unknown field `prot`")
+        );
+        assert!(toml::from_str::<Settings>("precision = 'f8'").is_err());
+    }
+
+    /// A flag that the file does not know, or the other way round, would be two tables.
+    #[test]
+    fn every_flag_is_a_key_and_a_variable() {
+        let command = Settings::augment_args(clap::Command::new("x"));
+        for arg in command.get_arguments() {
+            let name = arg.get_long().unwrap();
+            assert!(arg.get_env().is_some(), "{name} has no variable");
+            let text = match name {
+                "port" => "1".to_owned(),
+                "precision" => "'f32'".into(),
+                _ if matches!(arg.get_action(), clap::ArgAction::SetTrue) => "true".into(),
+                _ if matches!(arg.get_action(), clap::ArgAction::Append) => "['a=b']".into(),
+                _ if name.ends_with("bytes")
+                    || name.ends_with("slots")
+                    || ["threads", "queue", "max-connections"].contains(&name) =>
+                {
+                    "1".into()
+                }
+                _ => "'1s'".into(),
+            };
+            toml::from_str::<Settings>(&format!("{name} = {text}")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+}

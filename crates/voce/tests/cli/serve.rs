@@ -1,0 +1,160 @@
+//! `voce serve` from outside: settings, the line it prints, an answer, and its way out.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::sandbox::{Sandbox, arg, model};
+
+/// A running server, ended with the test.
+struct Server {
+    child: Child,
+    addr: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
+    let mut all = vec!["serve", "--port", "0", "--json", "--no-hear"];
+    all.extend(args);
+    let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let addr = said["addr"].as_str().unwrap().to_owned();
+    assert_eq!(said["url"], format!("http://{addr}/"));
+    Server { child, addr }
+}
+
+fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) -> (u16, Vec<u8>) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    let length = body.len();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{head}\r\n{body}").unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    let end = reply.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+    let status = String::from_utf8_lossy(&reply[9..12]).parse().unwrap();
+    (status, reply.split_off(end + 4))
+}
+
+#[test]
+fn serves_speech_and_the_page_and_goes_when_told() {
+    let sandbox = Sandbox::new();
+    let folder = model("drifting");
+    let mut server = start(&sandbox, &["--speak", arg(&folder), "--api-key", "k1"]);
+    assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
+    let (status, page) = ask(&server.addr, "GET", "/", "", "");
+    assert!(status == 200 && String::from_utf8_lossy(&page).contains("<title>Voce</title>"));
+    let body = json!({"input": "Hi.", "response_format": "wav"}).to_string();
+    assert_eq!(ask(&server.addr, "POST", "/v1/audio/speech", "", &body).0, 401);
+    let (status, wav) = ask(&server.addr, "POST", "/v1/audio/speech", "Authorization: Bearer k1\r\n", &body);
+    assert_eq!(status, 200);
+    assert!(wav.windows(4).any(|w| w == b"RIFF"));
+    let (_, models) = ask(&server.addr, "GET", "/v1/models?api_key=k1", "", "");
+    assert!(
+        String::from_utf8_lossy(&models).contains("\"drifting\""),
+        "{}",
+        String::from_utf8_lossy(&models)
+    );
+    #[cfg(unix)]
+    {
+        let pid = server.child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_check_says_what_the_settings_mean() {
+    let sandbox = Sandbox::new();
+    let folder = model("drifting");
+    let config = sandbox.out("voce.toml");
+    let text = format!(
+        "speak = ['{}']\nport = 9001\nhost = '0.0.0.0'\napi-key = ['a', 'b']\nwyoming = '10300'\nalias = ['x=drifting']\nno-hear = true",
+        arg(&folder)
+    );
+    std::fs::write(&config, text).unwrap();
+    let said = sandbox.json(&["serve", "--check", "--json", "--config", arg(&config), "--port", "9002"]);
+    assert_eq!((said["addr"].as_str(), said["keys"].as_u64()), (Some("0.0.0.0:9002"), Some(2)));
+    assert_eq!(
+        (said["wyoming"].as_str(), &said["aliases"]),
+        (Some("0.0.0.0:10300"), &json!([["x", "drifting"]]))
+    );
+}
+
+#[test]
+fn settings_that_are_none() {
+    let sandbox = Sandbox::new();
+    let folder = model("drifting");
+    let config = sandbox.out("bad.toml");
+    let check = |text: &str, more: &[&str]| {
+        std::fs::write(&config, text).unwrap();
+        let mut args = vec!["serve", "--check", "--config", arg(&config), "--speak", arg(&folder)];
+        args.extend(more);
+        sandbox.fails(&args)
+    };
+    for (text, more, says) in [
+        ("prot = 1", &[][..], "unknown field `prot`"),
+        ("port = 'x'", &[], "port"),
+        ("port = [", &[], "bad.toml"),
+        ("precision = 'f8'", &[], "no precision"),
+        ("", &["--host", "everywhere"], "no address"),
+        ("", &["--drain", "5 days"], "no time"),
+        ("", &["--alias", "x"], "NAME=VALUE"),
+        ("", &["--wyoming", "home"], "use a port"),
+        ("", &["--api-key-file", "/nowhere/keys"], "/nowhere/keys"),
+        ("", &["--no-speak", "--no-hear"], "nothing to serve"),
+        (
+            "authorized_ids = ['a']\n[modules.m]\ntype = 'Lm'\npath = '/api/chat'",
+            &[],
+            "dialogue models are not run yet",
+        ),
+        (
+            "authorized_ids = ['a']\n[modules.m]\ntype = 'BatchedAsr'\npath = '/api/asr-streaming'",
+            &[],
+            "speech-to-text models are not run yet",
+        ),
+    ] {
+        let (code, message) = check(text, more);
+        assert!(code == 2 && message.contains(says), "{text} {more:?}: {code} {message}");
+    }
+    let (code, message) = sandbox.fails(&["serve", "--check", "--speak", "no-such-model"]);
+    assert!(code == 2 && message.contains("no-such-model"), "{code} {message}");
+}
+
+#[test]
+fn a_moshi_configuration_is_taken_as_it_is() {
+    let sandbox = Sandbox::new();
+    let folder = model("drifting");
+    let config = sandbox.out("config-tts.toml");
+    let text = "static_dir = './static/'\nlog_dir = '/tmp'\ninstance_name = 'tts'\nauthorized_ids = ['public_token']\n[modules.tts_py]\ntype = 'Py'\npath = '/api/my_tts'\ntext_tokenizer_file = 'x'\nbatch_size = 2\ntext_bos_token = 1\n[modules.tts_py.py]\nn_q = 24";
+    std::fs::write(&config, text).unwrap();
+    let server = start(
+        &sandbox,
+        &[
+            "--config",
+            arg(&config),
+            "--addr",
+            "127.0.0.1",
+            "--cpu",
+            "--silent",
+            "--tf32",
+            "--speak",
+            arg(&folder),
+        ],
+    );
+    let body = json!({"text": "Hi.", "voice": "any"}).to_string();
+    let (status, wav) = ask(&server.addr, "POST", "/api/my_tts", "kyutai-api-key: public_token\r\n", &body);
+    assert_eq!(status, 200);
+    assert!(wav.windows(4).any(|w| w == b"RIFF"));
+    assert_eq!(ask(&server.addr, "POST", "/api/my_tts", "", &body).0, 401);
+    let (_, modules) = ask(&server.addr, "GET", "/api/modules_info?auth_id=public_token", "", "");
+    assert!(String::from_utf8_lossy(&modules).contains("\"total_slots\":\"2\""));
+}
