@@ -11,6 +11,7 @@ mod core;
 mod deepgram;
 mod moshi;
 mod openai;
+mod page;
 mod rnnt_v2;
 mod wyoming;
 

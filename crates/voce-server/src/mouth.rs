@@ -66,7 +66,8 @@ impl MouthOptions {
 
 /// OpenAI's voices, which stand for the default voice where the model has none of that name.
 pub(crate) const OPENAI_VOICES: [&str; 13] = [
-    "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse",
+    "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer",
+    "verse",
 ];
 
 /// What a request asks of a voice.
@@ -160,7 +161,8 @@ impl Mouth {
         }
         let this = self.clone();
         let opened = tokio::task::spawn_blocking(move || (this.options.open)()).await;
-        let speaker = Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
+        let speaker =
+            Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
         let info = speaker.info();
         let bytes = info.backbone_bytes + info.head_bytes + info.codec_bytes;
         self.metrics.model_bytes.get_or_create(&ModelLabel { model: self.id().into() }).set(bytes as i64);
@@ -242,7 +244,11 @@ impl Mouth {
     fn voice(&self, speaker: &Speaker, ask: &Ask) -> Result<Option<Arc<Voice>>, EngineError> {
         let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
         let asked = asked.map(|v| {
-            self.options.voice_aliases.iter().find(|(alias, _)| alias == v).map_or(v, |(_, name)| name.as_str())
+            self.options
+                .voice_aliases
+                .iter()
+                .find(|(alias, _)| alias == v)
+                .map_or(v, |(_, name)| name.as_str())
         });
         let known = speaker.voice_names(&self.store);
         let name = match asked {
@@ -279,7 +285,10 @@ impl Mouth {
     }
 
     /// Starts to speak a text that arrives piece by piece.
-    pub(crate) async fn speak_live(self: &Arc<Self>, ask: Ask) -> Result<(TextSender, Utterance), ServerError> {
+    pub(crate) async fn speak_live(
+        self: &Arc<Self>,
+        ask: Ask,
+    ) -> Result<(TextSender, Utterance), ServerError> {
         let permit = self.gate.enter().await?;
         let begun = Instant::now();
         let (text, stream) = self.start(ask, |speaker, request| speaker.speak_live(request)).await?;

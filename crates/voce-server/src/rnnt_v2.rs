@@ -135,13 +135,19 @@ pub(crate) async fn batch(
     let most = MAX_BATCH * SAMPLE_RATE as usize * 2;
     let limits = &state.options.limits;
     let bytes = body::collect(&headers, body, limits.body.min(most * JSON_BYTE + 4096), limits).await?;
-    let batch: Batch = serde_json::from_slice(&bytes)
-        .map_err(|e| ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}")))?;
+    let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| {
+        ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}"))
+    })?;
     if batch.audio_buffer.len() > most {
-        return Err(ServerError::bad("audio_buffer", format!("a batch has at most {MAX_BATCH} s of 16 kHz PCM16")));
+        return Err(ServerError::bad(
+            "audio_buffer",
+            format!("a batch has at most {MAX_BATCH} s of 16 kHz PCM16"),
+        ));
     }
     let format = RawFormat { encoding: RawEncoding::S16le, sample_rate: SAMPLE_RATE, channels: 1 };
-    let heard = Transcription::start(ear, &HearRequest::default(), batch.audio_buffer.into(), None, Some(format)).await?;
+    let heard =
+        Transcription::start(ear, &HearRequest::default(), batch.audio_buffer.into(), None, Some(format))
+            .await?;
     let heard = heard.whole().await?;
     Ok(json_response(StatusCode::OK, &reply(&heard.text(), "Complete", None, &batch.opaque)))
 }

@@ -29,7 +29,9 @@ impl Format {
     pub(crate) fn media_type(self) -> String {
         match self {
             Format::Mp3 => "audio/mpeg".into(),
-            Format::File(f @ AudioFormat::Raw(_)) => format!("{};rate={};channels=1", f.media_type(), self.rate(0)),
+            Format::File(f @ AudioFormat::Raw(_)) => {
+                format!("{};rate={};channels=1", f.media_type(), self.rate(0))
+            }
             Format::File(f) => f.media_type().into(),
         }
     }

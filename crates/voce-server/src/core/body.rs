@@ -20,7 +20,8 @@ pub(crate) async fn collect(
     limit: usize,
     limits: &Limits,
 ) -> Result<Bytes, ServerError> {
-    let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    let declared =
+        headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if declared.is_some_and(|n| n > limit as u64) {
         return Err(ServerError::TooLarge(limit));
     }
@@ -52,7 +53,8 @@ pub(crate) async fn json<T: DeserializeOwned>(
     limits: &Limits,
 ) -> Result<T, ServerError> {
     let bytes = collect(headers, body, limits.body.min(limits::MAX_JSON), limits).await?;
-    serde_json::from_slice(&bytes).map_err(|e| ServerError::malformed(format!("the body is not the JSON that this route takes: {e}")))
+    serde_json::from_slice(&bytes)
+        .map_err(|e| ServerError::malformed(format!("the body is not the JSON that this route takes: {e}")))
 }
 
 /// A field of a form: a value, or a file with its name.
@@ -102,7 +104,9 @@ impl Form {
     /// The file of a name.
     pub(crate) fn file(&self, name: &'static str) -> Result<&Field, ServerError> {
         let found = self.0.iter().find(|f| f.name == name);
-        found.ok_or_else(|| ServerError::bad(name, format!("the form has no field '{name}': it is the file to send")))
+        found.ok_or_else(|| {
+            ServerError::bad(name, format!("the form has no field '{name}': it is the file to send"))
+        })
     }
 
     /// The text of a field; absent and empty are the same.
@@ -131,23 +135,15 @@ impl Form {
             .collect()
     }
 
-    /// A number.
-    pub(crate) fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ServerError> {
-        match self.text(name)? {
-            None => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ServerError::bad(name, format!("{name} must be a number, not '{}'", super::query::short(text)))),
-        }
-    }
-
     /// A yes or no.
     pub(crate) fn is_on(&self, name: &'static str) -> Result<bool, ServerError> {
         match self.text(name)? {
             None | Some("false" | "False" | "0") => Ok(false),
             Some("true" | "True" | "1") => Ok(true),
-            Some(other) => Err(ServerError::bad(name, format!("{name} is true or false, not '{}'", super::query::short(other)))),
+            Some(other) => Err(ServerError::bad(
+                name,
+                format!("{name} is true or false, not '{}'", super::query::short(other)),
+            )),
         }
     }
 }

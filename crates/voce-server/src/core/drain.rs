@@ -22,7 +22,10 @@ pub(crate) struct Drain {
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { stage: Arc::new(watch::Sender::new(Stage::Running)), sessions: Arc::new(watch::Sender::new(0)) }
+        Self {
+            stage: Arc::new(watch::Sender::new(Stage::Running)),
+            sessions: Arc::new(watch::Sender::new(0)),
+        }
     }
 }
 

@@ -150,7 +150,11 @@ impl ServerError {
         match self.status() {
             StatusCode::TOO_MANY_REQUESTS => 1013,
             StatusCode::SERVICE_UNAVAILABLE => {
-                if matches!(self, Self::Draining) { 1012 } else { 1013 }
+                if matches!(self, Self::Draining) {
+                    1012
+                } else {
+                    1013
+                }
             }
             s if s.is_server_error() => 1011,
             _ => 1008,
@@ -159,7 +163,11 @@ impl ServerError {
 
     /// What the client reads. Faults of the server tell no details: files and paths are not the client's business.
     pub(crate) fn message(&self) -> String {
-        if self.status() == StatusCode::INTERNAL_SERVER_ERROR { Self::Internal.to_string() } else { self.to_string() }
+        if self.status() == StatusCode::INTERNAL_SERVER_ERROR {
+            Self::Internal.to_string()
+        } else {
+            self.to_string()
+        }
     }
 
     /// The kind of error in OpenAI's words.

@@ -104,7 +104,12 @@ impl Metrics {
         let requests = Family::default();
         r.register("requests", "Requests answered, by route, method and status", requests.clone());
         let request_seconds = wait();
-        r.register_with_unit("request", "From a request's head to its response's head", Unit::Seconds, request_seconds.clone());
+        r.register_with_unit(
+            "request",
+            "From a request's head to its response's head",
+            Unit::Seconds,
+            request_seconds.clone(),
+        );
         let errors = Family::default();
         r.register("errors", "Errors told to clients, by code", errors.clone());
         let connections = Gauge::default();
@@ -116,13 +121,34 @@ impl Metrics {
         let queue_seconds = wait();
         r.register_with_unit("queue", "Time in line for a slot", Unit::Seconds, queue_seconds.clone());
         let first_audio = wait();
-        r.register_with_unit("time_to_first_audio", "From a speech request to its first audio", Unit::Seconds, first_audio.clone());
+        r.register_with_unit(
+            "time_to_first_audio",
+            "From a speech request to its first audio",
+            Unit::Seconds,
+            first_audio.clone(),
+        );
         let first_word = wait();
-        r.register_with_unit("time_to_first_word", "From a stream's first audio to its first word", Unit::Seconds, first_word.clone());
-        let step_seconds: Family<ModelLabel, Histogram> = Family::new_with_constructor(|| Histogram::new(STEP));
-        r.register_with_unit("step", "Mean time of a model's frame, one observation a request", Unit::Seconds, step_seconds.clone());
+        r.register_with_unit(
+            "time_to_first_word",
+            "From a stream's first audio to its first word",
+            Unit::Seconds,
+            first_word.clone(),
+        );
+        let step_seconds: Family<ModelLabel, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(STEP));
+        r.register_with_unit(
+            "step",
+            "Mean time of a model's frame, one observation a request",
+            Unit::Seconds,
+            step_seconds.clone(),
+        );
         let lag_seconds = wait();
-        r.register_with_unit("lag", "Wall time since a live stream began, less the audio answered so far", Unit::Seconds, lag_seconds.clone());
+        r.register_with_unit(
+            "lag",
+            "Wall time since a live stream began, less the audio answered so far",
+            Unit::Seconds,
+            lag_seconds.clone(),
+        );
         let audio_seconds = Family::default();
         r.register_with_unit("audio", "Audio in and out", Unit::Seconds, audio_seconds.clone());
         let underruns = Counter::default();
@@ -132,7 +158,11 @@ impl Metrics {
         let model_bytes = Family::default();
         r.register_with_unit("model", "Weights read by a frame", Unit::Bytes, model_bytes.clone());
         let model_restarts = Family::default();
-        r.register("model_restarts", "Times a model was loaded again after its thread died", model_restarts.clone());
+        r.register(
+            "model_restarts",
+            "Times a model was loaded again after its thread died",
+            model_restarts.clone(),
+        );
         let model_loads = Family::default();
         r.register("model_loads", "Times a model was loaded", model_loads.clone());
         let model_unloads = Family::default();

@@ -30,10 +30,9 @@ impl Query {
     pub(crate) fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ServerError> {
         match self.get(name) {
             None | Some("") => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ServerError::bad(name, format!("{name} must be a number, not '{}'", short(text)))),
+            Some(text) => text.parse().map(Some).map_err(|_| {
+                ServerError::bad(name, format!("{name} must be a number, not '{}'", short(text)))
+            }),
         }
     }
 
@@ -56,13 +55,15 @@ fn decode(text: &str) -> String {
         let hex = |b: u8| (b as char).to_digit(16);
         match bytes[i] {
             b'+' => out.push(b' '),
-            b'%' => match (bytes.get(i + 1).copied().and_then(hex), bytes.get(i + 2).copied().and_then(hex)) {
-                (Some(high), Some(low)) => {
-                    out.push((high * 16 + low) as u8);
-                    i += 2;
+            b'%' => {
+                match (bytes.get(i + 1).copied().and_then(hex), bytes.get(i + 2).copied().and_then(hex)) {
+                    (Some(high), Some(low)) => {
+                        out.push((high * 16 + low) as u8);
+                        i += 2;
+                    }
+                    _ => out.push(b'%'),
                 }
-                _ => out.push(b'%'),
-            },
+            }
             b => out.push(b),
         }
         i += 1;

@@ -6,7 +6,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::state::AppState;
 use super::{auth, health, origin, watch};
-use crate::{deepgram, moshi, openai, rnnt_v2};
+use crate::{deepgram, moshi, openai, page, rnnt_v2};
 
 /// A route as the table has it.
 pub(crate) struct Route {
@@ -37,10 +37,23 @@ const GET: &[&str] = &["GET"];
 const POST: &[&str] = &["POST"];
 const BOTH: &[&str] = &["GET", "POST"];
 
+fn asr_route() -> MethodRouter<AppState> {
+    get(moshi::asr::connect).post(moshi::asr::file)
+}
+
+fn tts_route() -> MethodRouter<AppState> {
+    get(moshi::tts::connect).post(moshi::tts::post)
+}
+
 pub(crate) fn table() -> Vec<Route> {
     let open = |path, handler| Route { path, methods: GET, open: true, handler };
     let keyed = |path, methods, handler| Route { path, methods, open: false, handler };
     vec![
+        open("/", get(page::html)),
+        open("/page.css", get(page::css)),
+        open("/page.js", get(page::js)),
+        open("/mic.js", get(page::mic)),
+        open("/favicon.svg", get(page::icon)),
         open("/livez", get(health::live)),
         open("/readyz", get(health::ready)),
         open("/health", get(health::ready)),
@@ -55,8 +68,8 @@ pub(crate) fn table() -> Vec<Route> {
         keyed("/v1/audio/transcriptions", POST, post(openai::transcriptions::transcribe)),
         keyed("/v1/realtime", GET, get(openai::realtime::connect)),
         keyed("/v1/audio/translations", POST, post(openai::translations)),
-        keyed(moshi::info::ASR_PATH, BOTH, get(moshi::asr::connect).post(moshi::asr::file)),
-        keyed(moshi::info::TTS_PATH, BOTH, get(moshi::tts::connect).post(moshi::tts::post)),
+        keyed(moshi::info::ASR_PATH, BOTH, asr_route()),
+        keyed(moshi::info::TTS_PATH, BOTH, tts_route()),
         open("/api/build_info", get(moshi::info::build)),
         keyed("/api/modules_info", GET, get(moshi::info::modules)),
         keyed("/v1/listen", BOTH, get(deepgram::connect).post(deepgram::file)),
@@ -67,7 +80,16 @@ pub(crate) fn table() -> Vec<Route> {
 
 /// The router with its layers, the outermost last.
 pub(crate) fn router(state: AppState) -> Router {
-    let routes = table().into_iter().fold(Router::new(), |router, r| router.route(r.path, r.handler));
+    let table = table();
+    let is_new = |path: &&String| {
+        path.starts_with('/') && !path.contains(['{', '*']) && !table.iter().any(|r| r.path == **path)
+    };
+    let asr = state.options.asr_paths.iter().filter(is_new).map(|p| (p.clone(), asr_route()));
+    let tts = state.options.tts_paths.iter().filter(is_new).map(|p| (p.clone(), tts_route()));
+    let further: std::collections::BTreeMap<_, _> = asr.chain(tts).collect();
+    let routes =
+        further.into_iter().fold(Router::new(), |router, (path, handler)| router.route(&path, handler));
+    let routes = table.into_iter().fold(routes, |router, r| router.route(r.path, r.handler));
     routes
         .fallback(watch::not_found)
         .method_not_allowed_fallback(watch::bad_method)

@@ -32,6 +32,10 @@ pub struct ServerOptions {
     pub wyoming: Option<SocketAddr>,
     /// Whether clients may add and remove voices.
     pub voice_changes: bool,
+    /// Further paths of moshi's recognition route.
+    pub asr_paths: Vec<String>,
+    /// Further paths of moshi's speech route.
+    pub tts_paths: Vec<String>,
 }
 
 impl Default for ServerOptions {
@@ -46,6 +50,8 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             wyoming: None,
             voice_changes: true,
+            asr_paths: Vec::new(),
+            tts_paths: Vec::new(),
         }
     }
 }

@@ -51,7 +51,8 @@ impl Deref for AppState {
 impl AppState {
     pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
         let metrics = Metrics::new();
-        let mouths = models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), metrics.clone())));
+        let mouths =
+            models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), metrics.clone())));
         let ears = models.ears.into_iter().map(|(o, r)| Arc::new(Ear::new(o, r, metrics.clone())));
         let mut open: HashSet<&'static str> =
             super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
@@ -80,7 +81,7 @@ impl AppState {
     pub(crate) fn readiness(&self) -> &'static str {
         if self.drain.is_draining() {
             "draining"
-        } else if self.mouths.iter().any(|m| !m.is_ready()) {
+        } else if self.mouths.iter().any(|m| !m.is_ready()) || self.ears.iter().any(|e| !e.is_ready()) {
             "loading"
         } else {
             "ok"

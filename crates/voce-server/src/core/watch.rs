@@ -39,7 +39,15 @@ pub(crate) async fn request(State(state): State<AppState>, request: Request, nex
     if let Ok(value) = HeaderValue::from_str(&format!("voce-{id}")) {
         response.headers_mut().insert("x-request-id", value);
     }
-    tracing::info!(id, method, route, status = status.as_u16(), error = code, ms = seconds * 1e3, "request");
+    tracing::info!(
+        id,
+        method,
+        route,
+        status = status.as_u16(),
+        error = code,
+        ms = (seconds * 1e5).round() / 1e2,
+        "request"
+    );
     response
 }
 

@@ -52,7 +52,7 @@ struct Talk {
 pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options: Options) {
     let way = match options.raw {
         Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels).map(Way::Raw),
-        None => Ok(Way::Opus(OpusInlet::new())),
+        None => Ok(Way::Opus(OpusInlet::any())),
     };
     let opened = match way {
         Ok(way) => ear.open(&options.request).await.map(|hearing| (way, hearing)),
@@ -62,7 +62,9 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
         Ok(both) => both,
         Err(error) => {
             state.metrics.error(error.code());
-            let _ = wire.json(&json!({"type": "Error", "err_code": error.code(), "err_msg": error.message()})).await;
+            let _ = wire
+                .json(&json!({"type": "Error", "err_code": error.code(), "err_msg": error.message()}))
+                .await;
             return wire.fail(&error).await;
         }
     };
@@ -175,7 +177,10 @@ impl Talk {
             "Finalize" | "CloseStream" => {}
             other => {
                 let other = crate::core::query::short(other);
-                return Err(Some(ServerError::bad("type", format!("the message '{other}' is not known: use KeepAlive, Finalize or CloseStream"))));
+                return Err(Some(ServerError::bad(
+                    "type",
+                    format!("the message '{other}' is not known: use KeepAlive, Finalize or CloseStream"),
+                )));
             }
         }
         Ok(())
@@ -183,7 +188,9 @@ impl Talk {
 
     async fn event(&mut self, event: ListenEvent) -> Result<(), Option<ServerError>> {
         let message = match event {
-            ListenEvent::Partial(segment) if self.options.interim => Some(self.stretch(&segment, false, false)),
+            ListenEvent::Partial(segment) if self.options.interim => {
+                Some(self.stretch(&segment, false, false))
+            }
             ListenEvent::Word(word) => {
                 self.last_word = word.end;
                 let began = !std::mem::replace(&mut self.speaking, true);
@@ -201,8 +208,12 @@ impl Talk {
                 self.from = segment.end.max(self.from);
                 self.speaking = false;
                 self.send(&message).await?;
-                let ended = self.options.utterance_end && !segment.words.is_empty() && reason.is_some_and(|r| r != EndReason::Forced);
-                ended.then(|| json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}))
+                let ended = self.options.utterance_end
+                    && !segment.words.is_empty()
+                    && reason.is_some_and(|r| r != EndReason::Forced);
+                ended.then(
+                    || json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}),
+                )
             }
             ListenEvent::Partial(_) => None,
         };

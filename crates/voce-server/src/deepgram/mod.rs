@@ -46,7 +46,10 @@ impl Options {
             Some(other) => {
                 return Err(ServerError::bad(
                     "encoding",
-                    format!("the encoding '{}' is not supported: use linear16, linear32, mulaw, alaw or ogg-opus", short(other)),
+                    format!(
+                        "the encoding '{}' is not supported: use linear16, linear32, mulaw, alaw or ogg-opus",
+                        short(other)
+                    ),
                 ));
             }
         };

@@ -13,7 +13,8 @@ pub(super) fn alternative(text: &str, words: &[Word]) -> Value {
     let words: Vec<Value> = words
         .iter()
         .map(|w| {
-            let plain: String = w.text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '\'' | '-')).collect();
+            let plain: String =
+                w.text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '\'' | '-')).collect();
             json!({
                 "word": plain.to_lowercase(), "start": w.start, "end": w.end, "confidence": w.confidence,
                 "punctuated_word": w.text,

@@ -28,7 +28,10 @@ impl Inlet {
             return Err(ServerError::bad("sample_rate", format!("a rate of {rate} Hz: use 4000 to 192000")));
         }
         if !(1..=MAX_CHANNELS).contains(&channels) {
-            return Err(ServerError::bad("channels", format!("{channels} channels: use 1 to {MAX_CHANNELS}")));
+            return Err(ServerError::bad(
+                "channels",
+                format!("{channels} channels: use 1 to {MAX_CHANNELS}"),
+            ));
         }
         let resampler = Resampler::new(rate, SAMPLE_RATE);
         let (carry, samples, mono, out) = Default::default();

@@ -1,5 +1,6 @@
 //! Recognisers as the protocols see them: audio in, the engine's closed set of events out, whichever model is behind.
 
+mod engine;
 mod hearing;
 mod inlet;
 mod null;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub use engine::{ListenerEars, OpenListener};
 pub use null::NullEars;
 pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
@@ -47,7 +49,14 @@ pub struct HearRequest {
 
 impl Default for HearRequest {
     fn default() -> Self {
-        Self { chunk_ms: None, beam: 1, hotwords: Vec::new(), language: None, silence_ms: None, partials: false }
+        Self {
+            chunk_ms: None,
+            beam: 1,
+            hotwords: Vec::new(),
+            language: None,
+            silence_ms: None,
+            partials: false,
+        }
     }
 }
 
@@ -90,13 +99,21 @@ pub trait EventSource: Send {
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>>;
 }
 
+/// Both ways of a stream.
+pub type Stream = (Box<dyn AudioIn>, Box<dyn EventSource>);
+
 /// A recogniser.
 pub trait Recogniser: Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> EarInfo;
 
+    /// Whether streams can be opened now.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Opens a stream.
-    fn open(&self, request: &HearRequest) -> Result<(Box<dyn AudioIn>, Box<dyn EventSource>), ServerError>;
+    fn open(&self, request: &HearRequest) -> Result<Stream, ServerError>;
 }
 
 /// How a recogniser is served.
@@ -130,7 +147,8 @@ pub(crate) struct Ear {
 
 impl Ear {
     pub(crate) fn new(options: EarOptions, recogniser: Arc<dyn Recogniser>, metrics: Metrics) -> Self {
-        let gate = Gate::new(Kind::Recognition, options.slots, options.queue, options.patience, metrics.clone());
+        let gate =
+            Gate::new(Kind::Recognition, options.slots, options.queue, options.patience, metrics.clone());
         let info = recogniser.info();
         Self { options, recogniser, info, gate, metrics }
     }
@@ -143,6 +161,10 @@ impl Ear {
         &self.info
     }
 
+    pub(crate) fn is_ready(&self) -> bool {
+        self.recogniser.is_ready()
+    }
+
     pub(crate) fn slots(&self) -> (usize, usize) {
         (self.gate.used(), self.gate.total())
     }
@@ -153,7 +175,11 @@ impl Ear {
     }
 
     /// Opens a stream in a slot.
-    pub(crate) fn open_in(&self, permit: &Arc<Permit>, request: &HearRequest) -> Result<Hearing, ServerError> {
+    pub(crate) fn open_in(
+        &self,
+        permit: &Arc<Permit>,
+        request: &HearRequest,
+    ) -> Result<Hearing, ServerError> {
         let (audio, events) = self.recogniser.open(request)?;
         Ok(Hearing::new(audio, events, permit.clone(), self.metrics.clone()))
     }

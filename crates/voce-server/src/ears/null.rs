@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::{
-    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, SAMPLE_RATE, Segment,
+    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, SAMPLE_RATE,
+    Segment, Stream,
 };
 use crate::core::error::ServerError;
 
@@ -52,7 +53,7 @@ impl Recogniser for NullEars {
         EarInfo { frame_ms: 80, languages: Vec::new(), streaming: true, bytes: 0 }
     }
 
-    fn open(&self, _: &HearRequest) -> Result<(Box<dyn AudioIn>, Box<dyn EventSource>), ServerError> {
+    fn open(&self, _: &HearRequest) -> Result<Stream, ServerError> {
         let shared = Shared::default();
         Ok((Box::new(In(shared.clone())), Box::new(Out(shared))))
     }

@@ -1,4 +1,4 @@
-//! Ogg Opus that arrives in pieces, through the same guarded decoder as files, on a blocking thread of its own.
+//! Ogg Opus, or another container, that arrives in pieces, through the same guarded decoder as files, on a blocking thread of its own.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -32,18 +32,32 @@ enum Piece {
 pub(crate) struct OpusInlet {
     pieces: Option<SyncSender<Piece>>,
     decoded: mpsc::Receiver<Result<Decoded, AudioError>>,
+    /// What the stream must begin with, as far as it has not been seen.
+    expected: &'static [u8],
 }
 
 impl OpusInlet {
-    pub(crate) fn new() -> Self {
+    /// For Ogg only: what is none is refused by its first bytes.
+    pub(crate) fn ogg() -> Self {
+        Self { expected: b"OggS", ..Self::any() }
+    }
+
+    /// For any container that can be read as a stream.
+    pub(crate) fn any() -> Self {
         let (pieces, waiting) = sync_channel(WAITING);
         let (sender, decoded) = mpsc::channel(BLOCKS);
         tokio::task::spawn_blocking(move || decode(waiting, &sender));
-        Self { pieces: Some(pieces), decoded }
+        Self { pieces: Some(pieces), decoded, expected: b"" }
     }
 
     /// Feeds a piece; a client that is far ahead of the decoder is cut off.
     pub(crate) fn push(&mut self, piece: Bytes) -> Result<(), ServerError> {
+        let n = self.expected.len().min(piece.len());
+        let (now, later) = self.expected.split_at(n);
+        if now != &piece[..n] {
+            return Err(ServerError::malformed("the audio is not Ogg: send its pages from the first on"));
+        }
+        self.expected = later;
         self.feed(Piece::Bytes(piece))
     }
 
@@ -54,9 +68,9 @@ impl OpusInlet {
 
     fn feed(&mut self, piece: Piece) -> Result<(), ServerError> {
         match self.pieces.as_ref().map(|p| p.try_send(piece)) {
-            Some(Err(TrySendError::Full(_))) => {
-                Err(ServerError::malformed("the audio comes faster than it can be decoded: send it at its own pace"))
-            }
+            Some(Err(TrySendError::Full(_))) => Err(ServerError::malformed(
+                "the audio comes faster than it can be decoded: send it at its own pace",
+            )),
             // A decoder that has ended says why by what comes out.
             _ => Ok(()),
         }

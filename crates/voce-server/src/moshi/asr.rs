@@ -19,7 +19,9 @@ use crate::core::error::ServerError;
 use crate::core::health::json_response;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Wire};
-use crate::ears::{Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, ListenEvent, OpusInlet, Step, Transcription};
+use crate::ears::{
+    Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, ListenEvent, OpusInlet, Step, Transcription,
+};
 
 /// Rate of the clients' samples.
 const RATE: u32 = 24_000;
@@ -27,7 +29,10 @@ const RATE: u32 = 24_000;
 const MAX_MARKERS: usize = 1024;
 
 /// A connection. One that finds no slot is told so in the protocol's own words.
-pub(crate) async fn connect(State(state): State<AppState>, upgrade: WebSocketUpgrade) -> Result<Response, ServerError> {
+pub(crate) async fn connect(
+    State(state): State<AppState>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ServerError> {
     let ear = state.ear(None)?.clone();
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear).await }))
@@ -62,7 +67,11 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
         Ok(both) => both,
         Err(error) => {
             state.metrics.error(error.code());
-            let message = if matches!(error, ServerError::Busy { .. }) { "no free channels".into() } else { error.message() };
+            let message = if matches!(error, ServerError::Busy { .. }) {
+                "no free channels".into()
+            } else {
+                error.message()
+            };
             let _ = wire.binary(pack(&AsrOut::Error { message: &message })).await;
             return wire.fail(&error).await;
         }
@@ -136,8 +145,11 @@ impl Talk {
     }
 
     async fn message(&mut self, data: &[u8]) -> Result<(), Option<ServerError>> {
-        let message = unpack(data)
-            .map_err(|e| Some(ServerError::malformed(format!("the message is not one of Init, Audio, OggOpus, Marker: {e}"))))?;
+        let message = unpack(data).map_err(|e| {
+            Some(ServerError::malformed(format!(
+                "the message is not one of Init, Audio, OggOpus, Marker: {e}"
+            )))
+        })?;
         match message {
             AsrIn::Init => {
                 self.hearing = self.ear.open_in(&self.permit, &request())?;
@@ -148,7 +160,7 @@ impl Talk {
             }
             AsrIn::Audio { pcm } => self.hearing.push(self.inlet.floats(&pcm)),
             AsrIn::OggOpus { data } => {
-                self.opus.get_or_insert_with(OpusInlet::new).push(Bytes::from(data))?;
+                self.opus.get_or_insert_with(OpusInlet::ogg).push(Bytes::from(data))?;
             }
             AsrIn::Marker { id } => {
                 if self.markers.len() >= MAX_MARKERS {
@@ -188,4 +200,3 @@ impl Talk {
         }
     }
 }
-

@@ -54,7 +54,10 @@ impl Shape {
             Some(other) => {
                 return Err(ServerError::bad(
                     "format",
-                    format!("the format '{}' is not known: use Pcm, PcmMessagePack, OggOpus or OggOpusMessagePack", short(other)),
+                    format!(
+                        "the format '{}' is not known: use Pcm, PcmMessagePack, OggOpus or OggOpusMessagePack",
+                        short(other)
+                    ),
                 ));
             }
         })
@@ -116,9 +119,13 @@ pub(crate) async fn post(
         Texts::Many(texts) => texts.join(" "),
     };
     if text.len() > limits.text {
-        return Err(ServerError::bad("text", format!("the text has more than {} bytes: split it", limits.text)));
+        return Err(ServerError::bad(
+            "text",
+            format!("the text has more than {} bytes: split it", limits.text),
+        ));
     }
-    let ask = Ask { voice: request.voice, any_voice: true, seed: request.seed, temperature: request.temperature };
+    let ask =
+        Ask { voice: request.voice, any_voice: true, seed: request.seed, temperature: request.temperature };
     let mut utterance = state.mouth(None)?.speak(text, ask).await?;
     let first = utterance.next().await.transpose()?.unwrap_or_default();
     let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;
@@ -157,7 +164,11 @@ async fn run(state: AppState, mut wire: Wire, ask: Ask, shape: Shape) {
         Ok(None) => wire.close(1000, "").await,
         Err(Some(error)) => {
             state.metrics.error(error.code());
-            let message = if matches!(error, ServerError::Busy { .. }) { "no free channels".into() } else { error.message() };
+            let message = if matches!(error, ServerError::Busy { .. }) {
+                "no free channels".into()
+            } else {
+                error.message()
+            };
             if shape.has_messages() {
                 let _ = wire.binary(pack(&TtsOut::Error { message: &message })).await;
             }
@@ -196,7 +207,12 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(state: AppState, speaker: TextSender, utterance: Utterance, shape: Shape) -> Result<Self, ServerError> {
+    fn new(
+        state: AppState,
+        speaker: TextSender,
+        utterance: Utterance,
+        shape: Shape,
+    ) -> Result<Self, ServerError> {
         let (text, pieces) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || feed(speaker, pieces));
         let ogg = match shape {
@@ -275,10 +291,16 @@ impl Talk {
                 Ok(())
             }
             Ok(TtsIn::Voice { embeddings, shape }) => {
-                tracing::debug!(values = embeddings.len(), ?shape, "a voice of another model was sent: the default is used");
+                tracing::debug!(
+                    values = embeddings.len(),
+                    ?shape,
+                    "a voice of another model was sent: the default is used"
+                );
                 Ok(())
             }
-            Err(e) => Err(Some(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}")))),
+            Err(e) => {
+                Err(Some(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}"))))
+            }
         }
     }
 
@@ -286,7 +308,10 @@ impl Talk {
         self.received += text.len() + 1;
         let limit = self.state.options.limits.text;
         if self.received > limit {
-            return Err(Some(ServerError::bad("text", format!("more than {limit} bytes of text on one connection"))));
+            return Err(Some(ServerError::bad(
+                "text",
+                format!("more than {limit} bytes of text on one connection"),
+            )));
         }
         for word in text.split_whitespace() {
             let length = (word.chars().count() + 1) as f64 / LETTERS_PER_SECOND;
@@ -343,7 +368,8 @@ impl Talk {
     }
 
     async fn tell_words(&mut self, wire: &mut Wire, until: f64) -> Result<(), Option<ServerError>> {
-        while let Some((text, start_s, stop_s)) = self.words.pop_front_if(|w| w.1 <= until) {
+        while self.words.front().is_some_and(|(_, start, _)| *start <= until) {
+            let Some((text, start_s, stop_s)) = self.words.pop_front() else { break };
             if self.shape.has_messages() {
                 wire.binary(pack(&TtsOut::Text { text: &text, start_s, stop_s })).await.map_err(|_| None)?;
             }

@@ -8,8 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(tag = "type")]
 pub(super) enum AsrIn {
     Init,
-    Marker { id: i64 },
-    Audio { pcm: Vec<f32> },
+    Marker {
+        id: i64,
+    },
+    Audio {
+        pcm: Vec<f32>,
+    },
     OggOpus {
         #[serde(deserialize_with = "bytes_from_array")]
         data: Vec<u8>,
@@ -20,13 +24,26 @@ pub(super) enum AsrIn {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 pub(super) enum AsrOut<'a> {
-    Word { text: &'a str, start_time: f64 },
-    EndWord { stop_time: f64 },
-    Marker { id: i64 },
+    Word {
+        text: &'a str,
+        start_time: f64,
+    },
+    EndWord {
+        stop_time: f64,
+    },
+    Marker {
+        id: i64,
+    },
     /// Only models with pause heads send it.
     #[allow(dead_code)]
-    Step { step_idx: u64, prs: &'a [f32], buffered_pcm: u64 },
-    Error { message: &'a str },
+    Step {
+        step_idx: u64,
+        prs: &'a [f32],
+        buffered_pcm: u64,
+    },
+    Error {
+        message: &'a str,
+    },
     Ready,
 }
 
@@ -102,16 +119,37 @@ mod tests {
     fn messages_out_are_byte_exact() {
         let step = AsrOut::Step { step_idx: 408, prs: &[0.25, 0.5], buffered_pcm: 1920 };
         for (got, expected) in [
-            (pack(&AsrOut::Word { text: "hello", start_time: 1.28 }), "83a474797065a4576f7264a474657874a568656c6c6faa73746172745f74696d65cb3ff47ae147ae147b"),
-            (pack(&AsrOut::EndWord { stop_time: 1.52 }), "82a474797065a7456e64576f7264a973746f705f74696d65cb3ff851eb851eb852"),
+            (
+                pack(&AsrOut::Word { text: "hello", start_time: 1.28 }),
+                "83a474797065a4576f7264a474657874a568656c6c6faa73746172745f74696d65cb3ff47ae147ae147b",
+            ),
+            (
+                pack(&AsrOut::EndWord { stop_time: 1.52 }),
+                "82a474797065a7456e64576f7264a973746f705f74696d65cb3ff851eb851eb852",
+            ),
             (pack(&AsrOut::Marker { id: 7 }), "82a474797065a64d61726b6572a2696407"),
-            (pack(&step), "84a474797065a453746570a8737465705f696478cd0198a370727392ca3e800000ca3f000000ac62756666657265645f70636dcd0780"),
-            (pack(&AsrOut::Error { message: "no free channels" }), "82a474797065a54572726f72a76d657373616765b06e6f2066726565206368616e6e656c73"),
+            (
+                pack(&step),
+                "84a474797065a453746570a8737465705f696478cd0198a370727392ca3e800000ca3f000000ac62756666657265645f70636dcd0780",
+            ),
+            (
+                pack(&AsrOut::Error { message: "no free channels" }),
+                "82a474797065a54572726f72a76d657373616765b06e6f2066726565206368616e6e656c73",
+            ),
             (pack(&AsrOut::Ready), "81a474797065a55265616479"),
-            (pack(&TtsOut::Text { text: "hi", start_s: 0.08, stop_s: 0.4 }), "84a474797065a454657874a474657874a26869a773746172745f73cb3fb47ae147ae147ba673746f705f73cb3fd999999999999a"),
-            (pack(&TtsOut::Audio { pcm: &[0.0, 0.5] }), "82a474797065a5417564696fa370636d92ca00000000ca3f000000"),
+            (
+                pack(&TtsOut::Text { text: "hi", start_s: 0.08, stop_s: 0.4 }),
+                "84a474797065a454657874a474657874a26869a773746172745f73cb3fb47ae147ae147ba673746f705f73cb3fd999999999999a",
+            ),
+            (
+                pack(&TtsOut::Audio { pcm: &[0.0, 0.5] }),
+                "82a474797065a5417564696fa370636d92ca00000000ca3f000000",
+            ),
             (pack(&TtsOut::OggOpus { data: &[1, 200] }), "82a474797065a74f67674f707573a4646174619201ccc8"),
-            (pack(&TtsOut::Error { message: "no free channels" }), "82a474797065a54572726f72a76d657373616765b06e6f2066726565206368616e6e656c73"),
+            (
+                pack(&TtsOut::Error { message: "no free channels" }),
+                "82a474797065a54572726f72a76d657373616765b06e6f2066726565206368616e6e656c73",
+            ),
             (pack(&TtsOut::Ready), "81a474797065a55265616479"),
         ] {
             assert_eq!(hex(&got), expected);
@@ -125,18 +163,27 @@ mod tests {
         let audio = |pcm: &[f32]| Some(AsrIn::Audio { pcm: pcm.to_vec() });
         let text = || Some(TtsIn::Text { text: "hi".into() });
         assert_eq!(asr("82a474797065a5417564696fa370636d92ca00000000ca3f000000"), audio(&[0.0, 0.5]));
-        assert_eq!(asr("82a474797065a5417564696fa370636d92cb0000000000000000cb3fe0000000000000"), audio(&[0.0, 0.5]));
+        assert_eq!(
+            asr("82a474797065a5417564696fa370636d92cb0000000000000000cb3fe0000000000000"),
+            audio(&[0.0, 0.5])
+        );
         assert_eq!(asr("82a474797065a5417564696fa370636d930001ff"), audio(&[0.0, 1.0, -1.0]));
         assert_eq!(asr("82a474797065a5417564696fa370636dc40400000000"), None, "pcm as bin");
         assert_eq!(asr("82a474797065a64d61726b6572a2696400"), Some(AsrIn::Marker { id: 0 }));
         assert_eq!(asr("81a474797065a4496e6974"), Some(AsrIn::Init));
         assert_eq!(asr("82a474797065a74f67674f707573a464617461c40201c8"), None, "data as bin");
-        assert_eq!(asr("82a474797065a74f67674f707573a4646174619201ccc8"), Some(AsrIn::OggOpus { data: vec![1, 200] }));
+        assert_eq!(
+            asr("82a474797065a74f67674f707573a4646174619201ccc8"),
+            Some(AsrIn::OggOpus { data: vec![1, 200] })
+        );
         assert_eq!(asr("82a474797065a454657874a474657874a26869"), None);
         assert_eq!(tts("82a474797065a454657874a474657874a26869"), text());
         assert_eq!(tts("81a474797065a3456f73"), Some(TtsIn::Eos));
         let voice = TtsIn::Voice { embeddings: vec![0.5], shape: vec![1, 1, 1] };
-        assert_eq!(tts("83a474797065a5566f696365aa656d62656464696e677391cb3fe0000000000000a5736861706593010101"), Some(voice));
+        assert_eq!(
+            tts("83a474797065a5566f696365aa656d62656464696e677391cb3fe0000000000000a5736861706593010101"),
+            Some(voice)
+        );
         assert_eq!(tts("83a474797065a454657874a474657874a26869a3666f6f01"), text(), "an unknown field");
         assert_eq!(tts("82a474657874a26869a474797065a454657874"), text(), "type last");
         assert_eq!(tts("81a474797065a3466f6f"), None, "an unknown type");

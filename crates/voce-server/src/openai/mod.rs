@@ -10,5 +10,7 @@ use crate::core::error::ServerError;
 
 /// Voce recognises and does not translate.
 pub(crate) async fn translations() -> ServerError {
-    ServerError::malformed("translation is not supported: use /v1/audio/transcriptions, and translate its text")
+    ServerError::malformed(
+        "translation is not supported: use /v1/audio/transcriptions, and translate its text",
+    )
 }

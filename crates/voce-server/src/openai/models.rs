@@ -33,12 +33,18 @@ pub(crate) async fn list(State(state): State<AppState>) -> Response {
 }
 
 /// One model, by name or alias.
-pub(crate) async fn one(State(state): State<AppState>, Path(name): Path<String>) -> Result<Response, ServerError> {
+pub(crate) async fn one(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+) -> Result<Response, ServerError> {
     let id = match (state.mouth(Some(&name)), state.ear(Some(&name))) {
         (Ok(mouth), _) => mouth.id().to_owned(),
         (_, Ok(ear)) => ear.id().to_owned(),
         _ => {
-            let known = entries(&state).iter().filter_map(|e| e["id"].as_str().map(str::to_owned)).collect::<Vec<_>>();
+            let known = entries(&state)
+                .iter()
+                .filter_map(|e| e["id"].as_str().map(str::to_owned))
+                .collect::<Vec<_>>();
             return Err(ServerError::UnknownModel { name: short(&name), known: known.join(", ") });
         }
     };

@@ -32,12 +32,16 @@ pub(crate) async fn connect(
 ) -> Result<Response, ServerError> {
     let query = Query::parse(query.as_deref().unwrap_or_default());
     if let Some(intent) = query.get("intent").filter(|i| *i != "transcription") {
-        let message = format!("the intent '{}' is not supported: use transcription", crate::core::query::short(intent));
+        let message =
+            format!("the intent '{}' is not supported: use transcription", crate::core::query::short(intent));
         return Err(ServerError::bad("intent", message));
     }
     let ear = state.ear(query.get("model"))?.clone();
     let is_beta = headers.contains_key("openai-beta")
-        || headers.get_all("sec-websocket-protocol").iter().any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
+        || headers
+            .get_all("sec-websocket-protocol")
+            .iter()
+            .any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
     let dialect = if is_beta { Dialect::Older } else { Dialect::Current };
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear, dialect).await }))
@@ -53,7 +57,16 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
             return wire.fail(&error).await;
         }
     };
-    let mut talk = Talk { state, wire, ear, permit, session: Session::new(dialect), hearing: None, inlet: None, items: Items::default() };
+    let mut talk = Talk {
+        state,
+        wire,
+        ear,
+        permit,
+        session: Session::new(dialect),
+        hearing: None,
+        inlet: None,
+        items: Items::default(),
+    };
     let end = talk.run().await;
     match end {
         Ok(frame) => talk.wire.end(frame).await,
@@ -134,7 +147,9 @@ impl Talk {
                     let id = message.as_ref().ok().and_then(|m| m["event_id"].as_str()).map(str::to_owned);
                     let done = match message {
                         Ok(message) => self.message(&message).await,
-                        Err(e) => Err(Said::Bad(ServerError::malformed(format!("the event is not JSON: {e}")))),
+                        Err(e) => {
+                            Err(Said::Bad(ServerError::malformed(format!("the event is not JSON: {e}"))))
+                        }
                     };
                     match done {
                         Ok(()) => {}
@@ -143,7 +158,9 @@ impl Talk {
                     }
                 }
                 Frame::Binary(_) => {
-                    let error = ServerError::malformed("events are text frames: send audio with input_audio_buffer.append");
+                    let error = ServerError::malformed(
+                        "events are text frames: send audio with input_audio_buffer.append",
+                    );
                     self.complain(&error, None).await?;
                 }
                 other => return Ok(other),
@@ -180,12 +197,17 @@ impl Talk {
             "input_audio_buffer.commit" => self.commit(message).await,
             "input_audio_buffer.clear" => {
                 self.restart();
-                let event = json!({"type": "input_audio_buffer.cleared", "event_id": self.session.event_id()});
+                let event =
+                    json!({"type": "input_audio_buffer.cleared", "event_id": self.session.event_id()});
                 Ok(self.wire.json(&event).await?)
             }
             other => {
                 let other = crate::core::query::short(other);
-                Err(ServerError::bad("type", format!("the event '{other}' is not known to a transcription session")).into())
+                Err(ServerError::bad(
+                    "type",
+                    format!("the event '{other}' is not known to a transcription session"),
+                )
+                .into())
             }
         }
     }
@@ -201,8 +223,12 @@ impl Talk {
     }
 
     fn append(&mut self, message: &Value) -> Result<(), Said> {
-        let audio = message["audio"].as_str().ok_or_else(|| ServerError::bad("audio", "audio must be base64 text"))?;
-        let bytes = BASE64.decode(audio).map_err(|e| ServerError::bad("audio", format!("audio is not base64: {e}")))?;
+        let audio = message["audio"]
+            .as_str()
+            .ok_or_else(|| ServerError::bad("audio", "audio must be base64 text"))?;
+        let bytes = BASE64
+            .decode(audio)
+            .map_err(|e| ServerError::bad("audio", format!("audio is not base64: {e}")))?;
         if bytes.len() > limits::MAX_APPEND {
             return Err(ServerError::TooLarge(limits::MAX_APPEND).into());
         }
@@ -239,7 +265,11 @@ impl Talk {
             return Ok(());
         }
         if std::mem::take(&mut self.items.appended) == 0 {
-            return Err(ServerError::bad("input_audio_buffer_commit_empty", "the buffer is empty: append audio first").into());
+            return Err(ServerError::bad(
+                "input_audio_buffer_commit_empty",
+                "the buffer is empty: append audio first",
+            )
+            .into());
         }
         if let (Some(hearing), Some(inlet)) = (&mut self.hearing, &mut self.inlet) {
             hearing.push(inlet.finish());
@@ -282,19 +312,23 @@ impl Talk {
                     });
                     self.wire.json(&event).await?;
                 }
-                let delta = if self.items.text.is_empty() { word.text } else { format!(" {}", word.text) };
+                let delta =
+                    if self.items.text.is_empty() { word.text.clone() } else { format!(" {}", word.text) };
                 self.items.text.push_str(&delta);
                 let event = match self.session.dialect {
                     Dialect::Vllm => json!({"type": "transcription.delta", "delta": delta}),
                     _ => json!({
                         "type": "conversation.item.input_audio_transcription.delta", "event_id": self.session.event_id(),
                         "item_id": self.items.current(), "content_index": 0, "delta": delta,
+                        // Beyond OpenAI: where the word ends, for those who measure delays.
+                        "audio_end_ms": (word.end * 1e3) as u64,
                     }),
                 };
                 Ok(self.wire.json(&event).await?)
             }
             Step::Event(ListenEvent::Endpoint { at, reason }) => {
-                if reason != EndReason::Forced && self.items.speaking && self.session.dialect != Dialect::Vllm {
+                if reason != EndReason::Forced && self.items.speaking && self.session.dialect != Dialect::Vllm
+                {
                     let event = json!({
                         "type": "input_audio_buffer.speech_stopped", "event_id": self.session.event_id(),
                         "audio_end_ms": (at * 1e3) as u64, "item_id": self.items.current(),

@@ -65,7 +65,10 @@ fn format(name: Option<&str>) -> Result<Format, ServerError> {
             let mp3 = if HAS_MP3 { "mp3, " } else { "" };
             Err(ServerError::bad(
                 "response_format",
-                format!("the format '{}' is not supported: use {mp3}wav, pcm, flac, opus, mulaw or alaw", short(other)),
+                format!(
+                    "the format '{}' is not supported: use {mp3}wav, pcm, flac, opus, mulaw or alaw",
+                    short(other)
+                ),
             ))
         }
     }
@@ -109,8 +112,13 @@ pub(crate) async fn speak(
     // An answer begins with its first audio, so that what fails before has a status of its own.
     let first = utterance.next().await.transpose()?;
     let rate = utterance.rate();
-    let mut speech =
-        Speech { encoder: Encoder::new(format, rate)?, stretch: Stretch::new(rate, speed), utterance, is_sse, done: false };
+    let mut speech = Speech {
+        encoder: Encoder::new(format, rate)?,
+        stretch: Stretch::new(rate, speed),
+        utterance,
+        is_sse,
+        done: false,
+    };
     let first = match first {
         Some(samples) => speech.encode(&samples)?,
         None => Bytes::new(),

@@ -45,7 +45,10 @@ pub(crate) async fn transcribe(
         Some(other) => {
             return Err(ServerError::bad(
                 "response_format",
-                format!("the format '{}' is not supported: use json, text, srt, vtt or verbose_json", short(other)),
+                format!(
+                    "the format '{}' is not supported: use json, text, srt, vtt or verbose_json",
+                    short(other)
+                ),
             ));
         }
     };
@@ -64,10 +67,12 @@ pub(crate) async fn transcribe(
     }
     let is_streamed = form.is_on("stream")?;
     let language = form.text("language")?.map(str::to_owned);
-    let request = HearRequest { hotwords: hotwords(form.texts("keywords")?)?, language, ..HearRequest::default() };
+    let request =
+        HearRequest { hotwords: hotwords(form.texts("keywords")?)?, language, ..HearRequest::default() };
     let ear = state.ear(form.text("model")?)?;
     let file = form.file("file")?;
-    let heard = Transcription::start(ear, &request, file.data.clone(), file.file_name.as_deref(), None).await?;
+    let heard =
+        Transcription::start(ear, &request, file.data.clone(), file.file_name.as_deref(), None).await?;
     if is_streamed {
         return Ok(stream(heard));
     }
@@ -78,7 +83,12 @@ pub(crate) async fn transcribe(
 /// Hot words with their weight; too many or too long ones are refused.
 pub(crate) fn hotwords(words: Vec<&str>) -> Result<Vec<(String, f32)>, ServerError> {
     // A client may send one field with a list in it.
-    let words: Vec<&str> = words.into_iter().flat_map(|w| w.split([',', '\n'])).map(str::trim).filter(|w| !w.is_empty()).collect();
+    let words: Vec<&str> = words
+        .into_iter()
+        .flat_map(|w| w.split([',', '\n']))
+        .map(str::trim)
+        .filter(|w| !w.is_empty())
+        .collect();
     if words.len() > limits::MAX_HOTWORDS || words.iter().any(|w| w.len() > limits::MAX_HOTWORD) {
         let message = format!(
             "{} keywords: use at most {} of at most {} bytes",
@@ -101,9 +111,13 @@ fn answer(heard: &Transcript, shape: Shape, granularities: (bool, bool), languag
         ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
     };
     match shape {
-        Shape::Json => json_response(StatusCode::OK, &json!({"text": heard.text(), "usage": usage(heard.duration)})),
+        Shape::Json => {
+            json_response(StatusCode::OK, &json!({"text": heard.text(), "usage": usage(heard.duration)}))
+        }
         Shape::Text => plain("text/plain; charset=utf-8", heard.text() + "\n"),
-        Shape::Srt => plain("application/x-subrip; charset=utf-8", subtitles::srt(&subtitles::cues(&words()))),
+        Shape::Srt => {
+            plain("application/x-subrip; charset=utf-8", subtitles::srt(&subtitles::cues(&words())))
+        }
         Shape::Vtt => plain("text/vtt; charset=utf-8", subtitles::vtt(&subtitles::cues(&words()))),
         Shape::Verbose => {
             let mut value = json!({

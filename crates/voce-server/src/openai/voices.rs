@@ -34,7 +34,10 @@ pub(crate) async fn list(State(state): State<AppState>) -> Result<Response, Serv
             })
         })
         .collect();
-    Ok(json_response(StatusCode::OK, &json!({"object": "list", "data": data, "voices": names, "default": default})))
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({"object": "list", "data": data, "voices": names, "default": default}),
+    ))
 }
 
 /// Clones a voice from a clip and keeps it.
@@ -48,7 +51,10 @@ pub(crate) async fn add(
     }
     let limits = &state.options.limits;
     let form = Form::read(&headers, body, limits.body.min(limits::MAX_VOICE_SAMPLE), limits).await?;
-    let name = form.text("name")?.ok_or_else(|| ServerError::bad("name", "the form has no field 'name'"))?.to_owned();
+    let name = form
+        .text("name")?
+        .ok_or_else(|| ServerError::bad("name", "the form has no field 'name'"))?
+        .to_owned();
     if !is_name(&name) {
         return Err(ServerError::bad(
             "name",
@@ -57,7 +63,10 @@ pub(crate) async fn add(
     }
     let voices = state.store.voices();
     if voices.find(&name).is_ok() {
-        return Err(ServerError::bad("name", format!("there is a voice '{name}': delete it first, or choose another name")));
+        return Err(ServerError::bad(
+            "name",
+            format!("there is a voice '{name}': delete it first, or choose another name"),
+        ));
     }
     let mouth = state.mouth(form.text("model")?)?.clone();
     let sample = form.file("audio_sample").or_else(|_| form.file("file"))?;
@@ -69,7 +78,8 @@ pub(crate) async fn add(
     let kept = name.clone();
     let made = tokio::task::spawn_blocking(move || -> Result<(), ServerError> {
         voices.create().map_err(voce_engine::EngineError::from)?;
-        std::fs::write(&clip.0, &data).map_err(|source| voce_engine::EngineError::Io { path: clip.0.clone(), source })?;
+        std::fs::write(&clip.0, &data)
+            .map_err(|source| voce_engine::EngineError::Io { path: clip.0.clone(), source })?;
         let voice = speaker.clone_voice(&clip.0).map_err(|e| match e {
             // The clip's path is the server's own business.
             voce_engine::EngineError::Audio { source, .. } => ServerError::Audio(source),
@@ -93,7 +103,10 @@ pub(crate) async fn add(
 }
 
 /// Deletes a voice that was added.
-pub(crate) async fn remove(State(state): State<AppState>, Path(name): Path<String>) -> Result<Response, ServerError> {
+pub(crate) async fn remove(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+) -> Result<Response, ServerError> {
     if !state.options.voice_changes {
         return Err(ServerError::Forbidden("this server's voices are fixed".into()));
     }

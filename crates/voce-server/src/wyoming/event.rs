@@ -3,7 +3,9 @@
 use std::io;
 
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 
 use crate::core::limits::{MAX_WYOMING_LINE, MAX_WYOMING_PAYLOAD};
 
@@ -35,22 +37,33 @@ pub(super) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::
     if line.last() != Some(&b'\n') {
         return Err(bad(format!("an event's line has no end within {MAX_WYOMING_LINE} bytes")));
     }
-    let mut head: Map<String, Value> = serde_json::from_slice(&line).map_err(|e| bad(format!("an event is a JSON object: {e}")))?;
+    let mut head: Map<String, Value> =
+        serde_json::from_slice(&line).map_err(|e| bad(format!("an event is a JSON object: {e}")))?;
     let length = |name: &str, limit: usize| match head.get(name) {
         None | Some(Value::Null) => Ok(0),
-        Some(n) => n.as_u64().filter(|n| *n <= limit as u64).map(|n| n as usize).ok_or_else(|| bad(format!("{name} is {n}: use 0 to {limit}"))),
+        Some(n) => n
+            .as_u64()
+            .filter(|n| *n <= limit as u64)
+            .map(|n| n as usize)
+            .ok_or_else(|| bad(format!("{name} is {n}: use 0 to {limit}"))),
     };
-    let (data_length, payload_length) = (length("data_length", MAX_WYOMING_LINE)?, length("payload_length", MAX_WYOMING_PAYLOAD)?);
-    let mut data = head.remove("data").and_then(|d| if let Value::Object(map) = d { Some(map) } else { None }).unwrap_or_default();
+    let (data_length, payload_length) =
+        (length("data_length", MAX_WYOMING_LINE)?, length("payload_length", MAX_WYOMING_PAYLOAD)?);
+    let mut data = head
+        .remove("data")
+        .and_then(|d| if let Value::Object(map) = d { Some(map) } else { None })
+        .unwrap_or_default();
     if data_length > 0 {
         let mut bytes = vec![0; data_length];
         stream.read_exact(&mut bytes).await?;
-        let more: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|e| bad(format!("an event's data is a JSON object: {e}")))?;
+        let more: Map<String, Value> = serde_json::from_slice(&bytes)
+            .map_err(|e| bad(format!("an event's data is a JSON object: {e}")))?;
         data.extend(more);
     }
     let mut payload = vec![0; payload_length];
     stream.read_exact(&mut payload).await?;
-    let kind = head.get("type").and_then(Value::as_str).ok_or_else(|| bad("an event has no type"))?.to_owned();
+    let kind =
+        head.get("type").and_then(Value::as_str).ok_or_else(|| bad("an event has no type"))?.to_owned();
     Ok(Some(Event { kind, data: Value::Object(data), payload }))
 }
 

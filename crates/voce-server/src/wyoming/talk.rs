@@ -183,7 +183,11 @@ impl Talk {
         while let Some(samples) = utterance.next().await {
             let mut payload = Vec::new();
             put_s16le(&samples?, &mut payload);
-            event::write(&mut self.write, &Event { kind: "audio-chunk".into(), data: format.clone(), payload }).await?;
+            event::write(
+                &mut self.write,
+                &Event { kind: "audio-chunk".into(), data: format.clone(), payload },
+            )
+            .await?;
         }
         self.send("audio-stop", Value::Null).await?;
         Ok(())
@@ -192,7 +196,8 @@ impl Talk {
     /// Text that comes piece by piece, spoken from its first sentence on.
     async fn synthesize_live(&mut self, voice: Option<String>) -> Result<(), End> {
         let mouth = self.state.mouth(None)?.clone();
-        let (speaker, mut utterance) = mouth.speak_live(Ask { voice, any_voice: true, ..Ask::default() }).await?;
+        let (speaker, mut utterance) =
+            mouth.speak_live(Ask { voice, any_voice: true, ..Ask::default() }).await?;
         let (text, pieces) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || feed(speaker, pieces));
         let mut text = Some(text);
@@ -239,7 +244,8 @@ impl Talk {
         }
         let mut payload = Vec::new();
         put_s16le(&samples, &mut payload);
-        event::write(&mut self.write, &Event { kind: "audio-chunk".into(), data: format.clone(), payload }).await?;
+        event::write(&mut self.write, &Event { kind: "audio-chunk".into(), data: format.clone(), payload })
+            .await?;
         Ok(true)
     }
 }
@@ -257,7 +263,9 @@ async fn info(state: &AppState) -> Value {
     let models: Vec<Value> = state
         .ears
         .iter()
-        .map(|ear| part(ear.id(), if ear.info().languages.is_empty() { &english } else { &ear.info().languages }))
+        .map(|ear| {
+            part(ear.id(), if ear.info().languages.is_empty() { &english } else { &ear.info().languages })
+        })
         .collect();
     let mut voices = Vec::new();
     if let Ok(mouth) = state.mouth(None) {

@@ -21,7 +21,7 @@ async fn every_route_needs_the_key_unless_listed() {
     let server = keyed("secret").start().await;
     let mut open = Vec::new();
     for route in route_table() {
-        let path = route.path.replace('{', "").replace('}', "");
+        let path = route.path.replace(['{', '}'], "");
         for method in route.methods {
             let request = |key: Option<&str>| {
                 let mut r = server.request(method, &path);
@@ -30,7 +30,8 @@ async fn every_route_needs_the_key_unless_listed() {
                 }
                 r.body(Body::default()).unwrap()
             };
-            let (without, wrong) = (server.send(request(None)).await, server.send(request(Some("secret2"))).await);
+            let (without, wrong) =
+                (server.send(request(None)).await, server.send(request(Some("secret2"))).await);
             if route.open {
                 open.push(route.path);
                 assert_ne!(without.status, StatusCode::UNAUTHORIZED, "{path}");
@@ -45,7 +46,12 @@ async fn every_route_needs_the_key_unless_listed() {
     // What is open is written down here as well, so that a new open route is somebody's decision.
     let expected = ["/livez", "/readyz", "/health", "/v1/health/live", "/v1/health/ready"];
     let extra: Vec<_> = open.iter().filter(|p| !expected.contains(p)).collect();
-    assert!(extra.iter().all(|p| ["/", "/page.js", "/page.css", "/mic.js", "/favicon.svg", "/api/build_info"].contains(*p)), "{extra:?}");
+    assert!(
+        extra.iter().all(
+            |p| ["/", "/page.js", "/page.css", "/mic.js", "/favicon.svg", "/api/build_info"].contains(*p)
+        ),
+        "{extra:?}"
+    );
     // A path that is not in the table tells nothing either.
     assert_eq!(server.get("/nothing").await.status, StatusCode::UNAUTHORIZED);
 }
@@ -53,7 +59,9 @@ async fn every_route_needs_the_key_unless_listed() {
 #[tokio::test]
 async fn keys_in_headers_and_queries() {
     let server = keyed("k1").start().await;
-    for (name, value) in [("authorization", "Bearer k1"), ("kyutai-api-key", "k1"), ("authorization", "Token k1")] {
+    for (name, value) in
+        [("authorization", "Bearer k1"), ("kyutai-api-key", "k1"), ("authorization", "Token k1")]
+    {
         let request = server.request("GET", "/v1/models").header(name, value).body(Body::default()).unwrap();
         assert_eq!(server.send(request).await.status, StatusCode::OK, "{name}: {value}");
     }
@@ -104,11 +112,19 @@ async fn unknown_routes_and_methods() {
 #[tokio::test]
 async fn other_names_and_other_sites_are_refused() {
     let server = Setup::default().start().await;
-    let host = |name: &str| hyper::Request::builder().uri("/v1/models").header("host", name.to_owned()).body(Body::default()).unwrap();
+    let host = |name: &str| {
+        hyper::Request::builder()
+            .uri("/v1/models")
+            .header("host", name.to_owned())
+            .body(Body::default())
+            .unwrap()
+    };
     assert_eq!(server.send(host("evil.example")).await.error(), "forbidden");
     assert_eq!(server.send(host("localhost:1")).await.status, StatusCode::OK);
     assert_eq!(server.send(host("[::1]:80")).await.status, StatusCode::OK);
-    let from = |origin: &str| server.request("GET", "/v1/models").header("origin", origin).body(Body::default()).unwrap();
+    let from = |origin: &str| {
+        server.request("GET", "/v1/models").header("origin", origin).body(Body::default()).unwrap()
+    };
     let reply = server.send(from("https://evil.example")).await;
     assert_eq!(reply.error(), "forbidden");
     assert!(!reply.headers.contains_key("access-control-allow-origin"));
@@ -153,7 +169,8 @@ async fn a_body_at_the_limit_and_one_past_it() {
         text.replace("\"x\":\"\"", &format!("\"x\":\"{}\"", "y".repeat(n - text.len())))
     };
     let send = async |n: usize| {
-        let request = server.request("POST", "/v1/audio/speech").body(Full::new(Bytes::from(body(n)))).unwrap();
+        let request =
+            server.request("POST", "/v1/audio/speech").body(Full::new(Bytes::from(body(n)))).unwrap();
         server.send(request).await
     };
     assert_eq!(send(2_000).await.status, StatusCode::OK);
@@ -209,7 +226,10 @@ async fn a_reader_that_never_reads_is_cut_off() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stream = socket.connect(server.addr).await.unwrap();
-    let head = format!("POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let head = format!(
+        "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     server.until("voce_cancelled_total{reason=\"client_gone\"}", 1.0).await;
     server.until("voce_streams_active{kind=\"speech\"}", 0.0).await;

@@ -6,13 +6,14 @@ use std::task::{Context, Poll, Waker};
 
 use voce_server::ServerError;
 use voce_server::ears::{
-    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Segment, Word,
+    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Segment, Stream,
+    Word,
 };
 
 /// Samples of half a second.
 pub(crate) const HALF: usize = 8_000;
 
-/// Counts; `room` bounds what it takes until it is asked again, `stuck` makes it take nothing.
+/// Counts; `stuck` makes it take nothing.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counter {
     pub(crate) stuck: bool,
@@ -74,7 +75,9 @@ impl State {
         self.events.push_back(ListenEvent::Endpoint { at: self.halves as f64 / 2.0, reason });
         self.events.push_back(ListenEvent::Final(self.segment()));
         self.words.clear();
-        self.partial.clear();
+        if reason == EndReason::Forced {
+            self.partial.clear();
+        }
     }
 
     fn wake(&mut self) {
@@ -92,7 +95,7 @@ impl Recogniser for Counter {
         EarInfo { frame_ms: 80, languages: vec!["en".into()], streaming: true, bytes: 0 }
     }
 
-    fn open(&self, request: &HearRequest) -> Result<(Box<dyn AudioIn>, Box<dyn EventSource>), ServerError> {
+    fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {
         let state = State { request: request.clone(), stuck: self.stuck, ..State::default() };
         let state = Arc::new(Mutex::new(state));
         Ok((Box::new(In(state.clone())), Box::new(Out(state))))

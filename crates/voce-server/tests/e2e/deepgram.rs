@@ -37,14 +37,27 @@ async fn interim_and_final_results() {
     socket.json(json!({"type": "CloseStream"})).await;
     let all = results(&mut socket).await;
     let kinds: Vec<&str> = all.iter().map(|e| e["type"].as_str().unwrap()).collect();
-    let expected = ["SpeechStarted", "Results", "Results", "Results", "UtteranceEnd", "SpeechStarted", "Results", "Results", "Metadata"];
+    let expected = [
+        "SpeechStarted",
+        "Results",
+        "Results",
+        "Results",
+        "UtteranceEnd",
+        "SpeechStarted",
+        "Results",
+        "Results",
+        "Metadata",
+    ];
     assert_eq!(kinds, expected);
     let finals: Vec<&Value> = all.iter().filter(|e| e["is_final"] == true).collect();
     let text = |e: &Value| e["channel"]["alternatives"][0]["transcript"].as_str().unwrap().to_owned();
     assert_eq!(finals.iter().map(|e| text(e)).collect::<Vec<_>>(), ["w1 w2", "w3"]);
     assert_eq!(finals[0]["speech_final"], true);
     let word = &finals[0]["channel"]["alternatives"][0]["words"][1];
-    assert_eq!((&word["word"], &word["start"], &word["punctuated_word"]), (&json!("w2"), &json!(0.5), &json!("w2")));
+    assert_eq!(
+        (&word["word"], &word["start"], &word["punctuated_word"]),
+        (&json!("w2"), &json!(0.5), &json!("w2"))
+    );
     assert_eq!(all.last().unwrap()["duration"], 2.0);
     assert_eq!(socket.closed().await.0, 1000);
 }
@@ -56,7 +69,10 @@ async fn finalize_says_where_it_comes_from() {
     socket.binary(pcm("#")).await;
     socket.json(json!({"type": "Finalize"})).await;
     let result = socket.next_json().await;
-    assert_eq!((&result["is_final"], &result["from_finalize"], &result["speech_final"]), (&json!(true), &json!(true), &json!(false)));
+    assert_eq!(
+        (&result["is_final"], &result["from_finalize"], &result["speech_final"]),
+        (&json!(true), &json!(true), &json!(false))
+    );
     assert_eq!(result["channel"]["alternatives"][0]["transcript"], "w1");
     socket.binary(Vec::new()).await;
     assert_eq!(socket.next_json().await["type"], "Metadata");
@@ -65,7 +81,12 @@ async fn finalize_says_where_it_comes_from() {
 #[tokio::test]
 async fn what_is_refused() {
     let server = start().await;
-    for query in ["encoding=amr-wb", "encoding=linear16&sample_rate=1", "encoding=linear16&channels=99", "encoding=linear16&sample_rate=x"] {
+    for query in [
+        "encoding=amr-wb",
+        "encoding=linear16&sample_rate=1",
+        "encoding=linear16&channels=99",
+        "encoding=linear16&sample_rate=x",
+    ] {
         match server.try_socket(&format!("/v1/listen?{query}"), &[]).await {
             Err(_) => {}
             Ok(mut socket) => assert_eq!(socket.closed().await.0, 1008, "{query}"),

@@ -11,9 +11,8 @@ use crate::server::{Part, Reply, Running, Setup};
 
 /// Loud and quiet halves of a second at a rate: `#` is loud.
 pub(crate) fn audio(pattern: &str, rate: usize) -> Vec<f32> {
-    let half = |c: char| {
-        (0..rate / 2).map(move |i| if c == '#' { (i as f32 * 0.3).sin() * 0.4 } else { 0.0 })
-    };
+    let half =
+        |c: char| (0..rate / 2).map(move |i| if c == '#' { (i as f32 * 0.3).sin() * 0.4 } else { 0.0 });
     pattern.chars().flat_map(half).collect()
 }
 
@@ -39,14 +38,20 @@ async fn every_format() {
     let server = start().await;
     let file = wav("##.#", 16_000);
     let json = transcribe(&server, &file, &[]).await;
-    assert_eq!((json.status, json.json()["text"].as_str()), (StatusCode::OK, Some("w1 w2 w3")), "{}", json.text());
+    assert_eq!(
+        (json.status, json.json()["text"].as_str()),
+        (StatusCode::OK, Some("w1 w2 w3")),
+        "{}",
+        json.text()
+    );
     assert_eq!(json.json()["usage"]["seconds"], 2);
     assert_eq!(transcribe(&server, &file, &[("response_format", "text")]).await.text(), "w1 w2 w3\n");
     let srt = transcribe(&server, &file, &[("response_format", "srt")]).await;
     assert!(srt.text().starts_with("1\n00:00:00,000 --> 00:00:02,000\nw1 w2 w3\n"), "{}", srt.text());
     let vtt = transcribe(&server, &file, &[("response_format", "vtt")]).await;
     assert!(vtt.text().starts_with("WEBVTT\n\n00:00:00.000 --> "), "{}", vtt.text());
-    let verbose = transcribe(&server, &file, &[("response_format", "verbose_json"), ("language", "en")]).await.json();
+    let verbose =
+        transcribe(&server, &file, &[("response_format", "verbose_json"), ("language", "en")]).await.json();
     assert_eq!((verbose["duration"].as_f64(), verbose["language"].as_str()), (Some(2.0), Some("en")));
     assert_eq!(verbose["segments"][0]["text"], "w1 w2 w3");
     assert!(verbose.get("words").is_none());
@@ -79,7 +84,10 @@ async fn events_come_word_by_word() {
     let deltas: Vec<&str> = events.iter().filter_map(|e| e["delta"].as_str()).collect();
     assert_eq!(deltas, ["w1", " w2", " w3"]);
     let last = events.last().unwrap();
-    assert_eq!((last["type"].as_str(), last["text"].as_str()), (Some("transcript.text.done"), Some("w1 w2 w3")));
+    assert_eq!(
+        (last["type"].as_str(), last["text"].as_str()),
+        (Some("transcript.text.done"), Some("w1 w2 w3"))
+    );
 }
 
 #[tokio::test]
@@ -97,7 +105,12 @@ async fn silence_and_nothing_give_no_text() {
     let server = start().await;
     for file in [wav("....", 16_000), wav("", 16_000)] {
         let reply = transcribe(&server, &file, &[]).await;
-        assert_eq!((reply.status, reply.json()["text"].as_str()), (StatusCode::OK, Some("")), "{}", reply.text());
+        assert_eq!(
+            (reply.status, reply.json()["text"].as_str()),
+            (StatusCode::OK, Some("")),
+            "{}",
+            reply.text()
+        );
     }
     let one = {
         let mut bytes = wav_header(16_000, WavSample::F32, Some(2));
@@ -169,11 +182,9 @@ async fn a_bomb_is_stopped_by_its_samples() {
 async fn fields_that_are_none() {
     let server = start().await;
     let file = wav("#", 16_000);
-    for (name, value) in [
-        ("response_format", "diarized_json"),
-        ("timestamp_granularities[]", "letter"),
-        ("stream", "perhaps"),
-    ] {
+    for (name, value) in
+        [("response_format", "diarized_json"), ("timestamp_granularities[]", "letter"), ("stream", "perhaps")]
+    {
         assert_eq!(transcribe(&server, &file, &[(name, value)]).await.error(), "bad_request", "{name}");
     }
     let reply = server.form("/v1/audio/transcriptions", &[("model", Part::Text("whisper-1"))]).await;
@@ -187,7 +198,9 @@ async fn without_a_recogniser() {
     let server = Setup { speak: false, ..Default::default() }.start().await;
     let reply = transcribe(&server, &wav("#", 16_000), &[]).await;
     assert_eq!((reply.status, reply.error().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "no_model"));
-    for path in ["/v1/realtime?intent=transcription", "/api/asr-streaming", "/v1/listen", "/v2/decode/stream/x"] {
+    for path in
+        ["/v1/realtime?intent=transcription", "/api/asr-streaming", "/v1/listen", "/v2/decode/stream/x"]
+    {
         let upgrade = server
             .request("GET", path)
             .header("connection", "upgrade")

@@ -6,8 +6,8 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Error;
-use voce_audio::output::Pipe;
 use voce_audio::encode::{OpusOptions, OpusWriter};
+use voce_audio::output::Pipe;
 use voce_audio::{AudioSink as _, DecodeLimits, decode_bytes};
 use voce_server::ServerOptions;
 
@@ -61,7 +61,12 @@ async fn words_and_markers_in_their_order() {
 
 fn opus(pattern: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = OpusWriter::new(Pipe::new(&mut bytes), 24_000, OpusOptions { packets_per_page: 3, ..Default::default() }).unwrap();
+    let mut writer = OpusWriter::new(
+        Pipe::new(&mut bytes),
+        24_000,
+        OpusOptions { packets_per_page: 3, ..Default::default() },
+    )
+    .unwrap();
     writer.write(&audio(pattern, 24_000)).unwrap();
     writer.finish().unwrap();
     drop(writer);
@@ -98,7 +103,14 @@ async fn bad_messages_end_their_own_socket_only() {
     let server = start().await;
     let mut good = server.socket("/api/asr-streaming").await;
     assert_eq!(message(&mut good).await["type"], "Ready");
-    for bad in [vec![], vec![0xc1], vec![0xdd, 0x7f, 0xff, 0xff, 0xff], pack(&json!({"type": "Foo"})), pack(&json!({"type": "Text", "text": "x"})), vec![0x91; 10_000]] {
+    for bad in [
+        vec![],
+        vec![0xc1],
+        vec![0xdd, 0x7f, 0xff, 0xff, 0xff],
+        pack(&json!({"type": "Foo"})),
+        pack(&json!({"type": "Text", "text": "x"})),
+        vec![0x91; 10_000],
+    ] {
         let mut socket = server.socket("/api/asr-streaming").await;
         message(&mut socket).await;
         socket.binary(bad).await;
@@ -118,7 +130,15 @@ async fn bad_messages_end_their_own_socket_only() {
 
 #[tokio::test]
 async fn no_free_channels() {
-    let server = Setup { speak_slots: 1, endless: true, hear: Some(Arc::new(Counter::default())), hear_slots: 1, ..Default::default() }.start().await;
+    let server = Setup {
+        speak_slots: 1,
+        endless: true,
+        hear: Some(Arc::new(Counter::default())),
+        hear_slots: 1,
+        ..Default::default()
+    }
+    .start()
+    .await;
     for path in ["/api/asr-streaming", "/api/tts_streaming?format=PcmMessagePack"] {
         let mut first = server.socket(path).await;
         assert_eq!(message(&mut first).await["type"], "Ready");
@@ -133,14 +153,18 @@ async fn no_free_channels() {
 #[tokio::test]
 async fn keys_as_moshi_server_takes_them() {
     let options = ServerOptions { keys: vec!["public_token".into()], ..Default::default() };
-    let server = Setup { options, speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() }.start().await;
+    let server =
+        Setup { options, speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() }
+            .start()
+            .await;
     let status = |e: Error| match e {
         Error::Http(response) => response.status(),
         other => panic!("{other}"),
     };
     let refused = server.try_socket("/api/asr-streaming", &[]).await.err().unwrap();
     assert_eq!(status(refused), StatusCode::UNAUTHORIZED);
-    let refused = server.try_socket("/api/asr-streaming?auth_id=public_token", &[("kyutai-api-key", "wrong")]).await;
+    let refused =
+        server.try_socket("/api/asr-streaming?auth_id=public_token", &[("kyutai-api-key", "wrong")]).await;
     assert_eq!(status(refused.err().unwrap()), StatusCode::UNAUTHORIZED);
     assert!(server.try_socket("/api/asr-streaming?auth_id=public_token", &[]).await.is_ok());
     assert!(server.try_socket("/api/asr-streaming", &[("kyutai-api-key", "public_token")]).await.is_ok());
@@ -150,7 +174,8 @@ async fn keys_as_moshi_server_takes_them() {
 #[tokio::test]
 async fn a_file_by_post() {
     let server = start().await;
-    let request = server.request("POST", "/api/asr-streaming").body(Body::new(wav("#.#", 16_000).into())).unwrap();
+    let request =
+        server.request("POST", "/api/asr-streaming").body(Body::new(wav("#.#", 16_000).into())).unwrap();
     let reply = server.send(request).await;
     let expected = json!([
         {"type": "Word", "text": "w1", "start_time": 0.0}, {"type": "EndWord", "stop_time": 0.5},
@@ -167,7 +192,8 @@ struct Audio {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn speech_from_words_as_they_come() {
     let server = Setup::default().start().await;
-    let mut socket = server.socket("/api/tts_streaming?format=PcmMessagePack&voice=expresso/some.wav&cfg_alpha=1.5").await;
+    let mut socket =
+        server.socket("/api/tts_streaming?format=PcmMessagePack&voice=expresso/some.wav&cfg_alpha=1.5").await;
     assert_eq!(message(&mut socket).await["type"], "Ready");
     for word in ["Hello", "there", "you."] {
         socket.binary(pack(&json!({"type": "Text", "text": word}))).await;
@@ -230,7 +256,8 @@ async fn the_other_formats() {
     }
     assert!(lengths.iter().all(|l| (l - lengths[0]).abs() < 0.05 && *l > 0.05), "{lengths:?}");
     assert!(server.try_socket("/api/tts_streaming?format=Mp3", &[]).await.is_err());
-    let wav = server.post("/api/tts_streaming", &json!({"text": ["Hello there.", "You."], "voice": "x"})).await;
+    let wav =
+        server.post("/api/tts_streaming", &json!({"text": ["Hello there.", "You."], "voice": "x"})).await;
     assert_eq!(wav.header("content-type"), "audio/wav");
     assert!(wav.body.starts_with(b"RIFF\xff\xff\xff\xff"));
     // A text without anything to say.

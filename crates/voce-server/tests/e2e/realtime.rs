@@ -40,16 +40,25 @@ async fn the_current_dialect_with_turns_found_by_silence() {
     }}});
     socket.json(json!({"type": "session.update", "session": session})).await;
     let updated = socket.next_json().await;
-    assert_eq!((updated["type"].as_str(), &updated["session"]["audio"]["input"]["transcription"]["language"]), (Some("session.updated"), &json!("en")));
+    assert_eq!(
+        (updated["type"].as_str(), &updated["session"]["audio"]["input"]["transcription"]["language"]),
+        (Some("session.updated"), &json!("en"))
+    );
     // The resampler looks ahead, so a little more than the pattern is needed.
     append(&mut socket, "##..", 24_000).await;
     let started = socket.next_json().await;
-    assert_eq!((started["type"].as_str(), &started["audio_start_ms"]), (Some("input_audio_buffer.speech_started"), &json!(0)));
+    assert_eq!(
+        (started["type"].as_str(), &started["audio_start_ms"]),
+        (Some("input_audio_buffer.speech_started"), &json!(0))
+    );
     let item = started["item_id"].clone();
     let mut text = String::new();
     for _ in 0..2 {
         let delta = socket.next_json().await;
-        assert_eq!((delta["type"].as_str(), &delta["item_id"]), (Some("conversation.item.input_audio_transcription.delta"), &item));
+        assert_eq!(
+            (delta["type"].as_str(), &delta["item_id"]),
+            (Some("conversation.item.input_audio_transcription.delta"), &item)
+        );
         text.push_str(delta["delta"].as_str().unwrap());
     }
     assert_eq!(text, "w1 w2");
@@ -74,10 +83,16 @@ async fn turns_committed_by_hand() {
     socket.until("session.created").await;
     let session = json!({"type": "transcription", "audio": {"input": {"turn_detection": null}}});
     socket.json(json!({"type": "session.update", "session": session})).await;
-    assert_eq!(socket.until("session.updated").await["session"]["audio"]["input"]["turn_detection"], Value::Null);
+    assert_eq!(
+        socket.until("session.updated").await["session"]["audio"]["input"]["turn_detection"],
+        Value::Null
+    );
     socket.json(json!({"type": "input_audio_buffer.commit", "event_id": "mine"})).await;
     let error = socket.next_json().await;
-    assert_eq!((&error["error"]["code"], &error["error"]["event_id"]), (&json!("input_audio_buffer_commit_empty"), &json!("mine")));
+    assert_eq!(
+        (&error["error"]["code"], &error["error"]["event_id"]),
+        (&json!("input_audio_buffer_commit_empty"), &json!("mine"))
+    );
     append(&mut socket, "#.#", 24_000).await;
     socket.json(json!({"type": "input_audio_buffer.commit"})).await;
     let committed = socket.until("input_audio_buffer.committed").await;
@@ -96,7 +111,10 @@ async fn turns_committed_by_hand() {
 #[tokio::test]
 async fn the_older_dialect_and_the_telephone() {
     let server = start().await;
-    let mut socket = server.try_socket("/v1/realtime?intent=transcription", &[("openai-beta", "realtime=v1")]).await.unwrap();
+    let mut socket = server
+        .try_socket("/v1/realtime?intent=transcription", &[("openai-beta", "realtime=v1")])
+        .await
+        .unwrap();
     assert_eq!(socket.next_json().await["type"], "transcription_session.created");
     let session = json!({
         "input_audio_format": "g711_ulaw", "input_audio_transcription": {"model": "whisper-1"},
@@ -146,7 +164,12 @@ async fn what_clients_should_not_send() {
     let mut socket = server.socket("/v1/realtime?intent=transcription").await;
     socket.until("session.created").await;
     for bad in [
-        "", "{", "null", "[]", "{\"type\": 7}", "{\"type\": \"response.create\"}",
+        "",
+        "{",
+        "null",
+        "[]",
+        "{\"type\": 7}",
+        "{\"type\": \"response.create\"}",
         "{\"type\": \"session.update\"}",
         "{\"type\": \"session.update\", \"session\": {\"type\": \"realtime\"}}",
         "{\"type\": \"session.update\", \"session\": {\"audio\": {\"input\": {\"format\": {\"type\": \"audio/mp3\"}}}}}",
@@ -176,7 +199,10 @@ async fn what_clients_should_not_send() {
         socket.json(json!({"type": "input_audio_buffer.append", "audio": BASE64.encode(part)})).await;
     }
     socket.json(json!({"type": "session.update", "session": {"type": "transcription"}})).await;
-    assert_eq!(socket.until("conversation.item.input_audio_transcription.completed").await["transcript"], "w1");
+    assert_eq!(
+        socket.until("conversation.item.input_audio_transcription.completed").await["transcript"],
+        "w1"
+    );
 }
 
 #[tokio::test]
@@ -188,7 +214,9 @@ async fn a_conversation_is_not_a_transcription() {
 
 #[tokio::test]
 async fn the_next_stream_is_refused_with_1013() {
-    let server = Setup { speak: false, hear: Some(Arc::new(NullEars)), hear_slots: 1, ..Default::default() }.start().await;
+    let server = Setup { speak: false, hear: Some(Arc::new(NullEars)), hear_slots: 1, ..Default::default() }
+        .start()
+        .await;
     let mut first = server.socket("/v1/realtime?intent=transcription").await;
     first.until("session.created").await;
     let mut second = server.socket("/v1/realtime?intent=transcription").await;
@@ -203,7 +231,11 @@ async fn the_next_stream_is_refused_with_1013() {
 
 #[tokio::test]
 async fn a_silent_socket_is_pinged_and_closed() {
-    let limits = Limits { ws_ping: Duration::from_millis(20), ws_idle: Duration::from_millis(60), ..Limits::default() };
+    let limits = Limits {
+        ws_ping: Duration::from_millis(20),
+        ws_idle: Duration::from_millis(60),
+        ..Limits::default()
+    };
     let options = ServerOptions { limits, ..Default::default() };
     let setup = Setup { options, speak: false, hear: Some(Arc::new(NullEars)), ..Default::default() };
     let server = setup.start().await;
@@ -226,7 +258,10 @@ async fn a_silent_socket_is_pinged_and_closed() {
 async fn a_message_past_the_limit_ends_the_socket_only() {
     let limits = Limits { ws_message: 10_000, ..Limits::default() };
     let options = ServerOptions { limits, ..Default::default() };
-    let server = Setup { options, speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() }.start().await;
+    let server =
+        Setup { options, speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() }
+            .start()
+            .await;
     let mut socket = server.socket("/v1/realtime").await;
     socket.until("session.created").await;
     let message = |n: usize| {
@@ -242,7 +277,9 @@ async fn a_message_past_the_limit_ends_the_socket_only() {
 
 #[tokio::test]
 async fn a_recogniser_that_takes_nothing_holds_the_client_back() {
-    let server = Setup { speak: false, hear: Some(Arc::new(Counter { stuck: true })), ..Default::default() }.start().await;
+    let server = Setup { speak: false, hear: Some(Arc::new(Counter { stuck: true })), ..Default::default() }
+        .start()
+        .await;
     let mut socket = server.socket("/v1/realtime").await;
     socket.until("session.created").await;
     append(&mut socket, "#", 24_000).await;
@@ -257,7 +294,8 @@ async fn a_recogniser_that_takes_nothing_holds_the_client_back() {
 async fn a_stop_ends_sockets_with_1012() {
     let limits = Limits { drain: Duration::from_millis(20), ..Limits::default() };
     let options = ServerOptions { limits, ..Default::default() };
-    let mut server = Setup { options, speak: false, hear: Some(Arc::new(NullEars)), ..Default::default() }.start().await;
+    let mut server =
+        Setup { options, speak: false, hear: Some(Arc::new(NullEars)), ..Default::default() }.start().await;
     let mut socket = server.socket("/v1/realtime").await;
     socket.until("session.created").await;
     server.stop();

@@ -24,7 +24,8 @@ async fn a_stream() {
     let mut seen = Vec::new();
     loop {
         let m = socket.next_json().await;
-        let (status, text) = (m["status"].as_str().unwrap().to_owned(), m["transcription"].as_str().unwrap().to_owned());
+        let (status, text) =
+            (m["status"].as_str().unwrap().to_owned(), m["transcription"].as_str().unwrap().to_owned());
         let done = status == "Complete";
         seen.push((status, text));
         if done {
@@ -40,7 +41,8 @@ async fn a_stream() {
 #[tokio::test]
 async fn a_batch() {
     let server = start().await;
-    let reply = server.post("/v2/decode/batch/x", &json!({"audio_buffer": pcm("#.#"), "opaque": {"id": 5}})).await;
+    let reply =
+        server.post("/v2/decode/batch/x", &json!({"audio_buffer": pcm("#.#"), "opaque": {"id": 5}})).await;
     assert_eq!(reply.json()["transcription"], "w1 w2");
     assert_eq!((&reply.json()["status"], &reply.json()["opaque"]["id"]), (&json!("Complete"), &json!(5)));
     for bad in [json!({}), json!({"audio_buffer": [256]}), json!({"audio_buffer": "x"})] {

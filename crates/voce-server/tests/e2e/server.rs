@@ -77,7 +77,8 @@ impl Setup {
         if self.speak {
             let (for_speaker, slots) = (store.clone(), self.speak_slots);
             let open = move || {
-                let options = SpeakerOptions { threads: 1, slots, overlap: Overlap::InTurn, ..Default::default() };
+                let options =
+                    SpeakerOptions { threads: 1, slots, overlap: Overlap::InTurn, ..Default::default() };
                 Speaker::open(&for_speaker, model("drifting").to_str().unwrap(), &options)
             };
             let mut mouth = MouthOptions::new("small", Box::new(open));
@@ -85,7 +86,8 @@ impl Setup {
             mouth.keep_alive = self.keep_alive;
             let eos_threshold = self.endless.then_some(1e9);
             let max_frames = if self.endless { Some(400_000) } else { Some(12) };
-            mouth.request = SpeakRequest { eos_threshold, max_frames, lockstep: 1, ..SpeakRequest::default() };
+            mouth.request =
+                SpeakRequest { eos_threshold, max_frames, lockstep: 1, ..SpeakRequest::default() };
             models.mouths.push(mouth);
         }
         if let Some(ears) = self.hear {
@@ -139,7 +141,8 @@ impl Running {
     /// Sends a request and gives the answer's head; its body is still to come.
     pub(crate) async fn open(&self, request: Request<Body>) -> Response<Incoming> {
         let stream = TcpStream::connect(self.addr).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }

@@ -17,7 +17,11 @@ impl Running {
         self.try_socket(path, &[]).await.unwrap()
     }
 
-    pub(crate) async fn try_socket(&self, path: &str, headers: &[(&'static str, &str)]) -> Result<Socket, Error> {
+    pub(crate) async fn try_socket(
+        &self,
+        path: &str,
+        headers: &[(&'static str, &str)],
+    ) -> Result<Socket, Error> {
         let mut request = format!("ws://{}{path}", self.addr).into_client_request().unwrap();
         for (name, value) in headers {
             request.headers_mut().insert(*name, value.parse().unwrap());

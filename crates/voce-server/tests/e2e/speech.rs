@@ -27,14 +27,15 @@ async fn every_format_decodes_to_the_same_speech() {
     let reference = decode_bytes(&wav.body, None, &DecodeLimits::default());
     // 2400 Hz is below what the decoder takes from strangers: read the samples by hand.
     assert!(reference.is_err());
-    let samples: Vec<f32> =
-        wav.body[44..].as_chunks::<2>().0.iter().map(|b| f32::from(i16::from_le_bytes(*b)) / 32768.0).collect();
-    assert!(samples.len() >= FRAME && samples.len() % FRAME == 0, "{}", samples.len());
+    let samples: Vec<f32> = wav.body[44..]
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|b| f32::from(i16::from_le_bytes(*b)) / 32768.0)
+        .collect();
+    assert!(samples.len() >= FRAME && samples.len().is_multiple_of(FRAME), "{}", samples.len());
     let seconds = samples.len() as f64 / 2400.0;
-    for (format, kind, rate) in [
-        ("opus", "audio/ogg", 48_000),
-        ("mp3", "audio/mpeg", 8_000),
-    ] {
+    for (format, kind, rate) in [("opus", "audio/ogg", 48_000), ("mp3", "audio/mpeg", 8_000)] {
         let reply = speak(&server, json!({"response_format": format})).await;
         assert_eq!((reply.status, reply.header("content-type")), (StatusCode::OK, kind));
         let audio = decode_bytes(&reply.body, Some(format), &DecodeLimits::default()).unwrap();
@@ -70,7 +71,8 @@ async fn the_same_seed_gives_the_same_audio() {
 #[tokio::test]
 async fn speed_changes_the_length() {
     let server = Setup::default().start().await;
-    let length = async |speed: f64| speak(&server, json!({"response_format": "pcm", "speed": speed})).await.body.len();
+    let length =
+        async |speed: f64| speak(&server, json!({"response_format": "pcm", "speed": speed})).await.body.len();
     let normal = length(1.0).await;
     assert!(length(2.0).await.abs_diff(normal / 2) <= 40);
     assert!(length(0.5).await.abs_diff(normal * 2) <= 40);
@@ -142,7 +144,8 @@ async fn what_is_refused_and_why() {
         assert!(message.len() < 500, "{message}");
     }
     for body in ["", "{", "[]", "{\"input\": 1}", &"[".repeat(100_000)] {
-        let request = server.request("POST", "/v1/audio/speech").body(Body::new(body.to_owned().into())).unwrap();
+        let request =
+            server.request("POST", "/v1/audio/speech").body(Body::new(body.to_owned().into())).unwrap();
         assert_eq!(server.send(request).await.error(), "bad_request");
     }
     let reply = server.post("/v1/audio/translations", &json!({})).await;
@@ -194,7 +197,11 @@ async fn a_voice_is_cloned_used_and_removed() {
         assert!(!reply.text().contains(".clip"), "{}", reply.text());
     }
     let delete = async |name: &str| {
-        server.send(server.request("DELETE", &format!("/v1/audio/voices/{name}")).body(Body::default()).unwrap()).await
+        server
+            .send(
+                server.request("DELETE", &format!("/v1/audio/voices/{name}")).body(Body::default()).unwrap(),
+            )
+            .await
     };
     assert_eq!(delete("anna").await.json()["deleted"], true);
     assert_eq!(delete("anna").await.error(), "unknown_voice");
@@ -208,6 +215,51 @@ async fn forms_that_are_none() {
     let server = Setup::default().start().await;
     let request = server.request("POST", "/v1/audio/voices").body(Body::new("x".into())).unwrap();
     assert!(server.send(request).await.text().contains("multipart"));
-    let request = server.request("POST", "/v1/audio/voices").header("content-type", "multipart/form-data; boundary=b");
-    assert_eq!(server.send(request.body(Body::new("--b\r\nbroken".into())).unwrap()).await.error(), "bad_request");
+    let request =
+        server.request("POST", "/v1/audio/voices").header("content-type", "multipart/form-data; boundary=b");
+    assert_eq!(
+        server.send(request.body(Body::new("--b\r\nbroken".into())).unwrap()).await.error(),
+        "bad_request"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_in_a_churning_batch_is_what_it_is_alone() {
+    let server = std::sync::Arc::new(Setup { speak_slots: 4, ..Default::default() }.start().await);
+    let body = |seed: u64| json!({"input": "Hello there, you.", "response_format": "pcm", "seed": seed});
+    let mut alone = Vec::new();
+    for seed in 0..6 {
+        alone.push(server.post("/v1/audio/speech", &body(seed)).await.body);
+    }
+    let mut tasks = Vec::new();
+    for task in 0..4u64 {
+        let server = server.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut heard = Vec::new();
+            for i in 0..12u64 {
+                let seed = (task * 5 + i) % 6;
+                let request = server.json_request("/v1/audio/speech", &body(seed));
+                if (task + i).is_multiple_of(3) {
+                    // Some hang up in the middle.
+                    let mut response = server.open(request).await;
+                    let _ = response.body_mut().frame().await;
+                    continue;
+                }
+                let reply = server.send(request).await;
+                // One who has hung up may still hold a slot for a moment.
+                if reply.status == StatusCode::OK {
+                    heard.push((seed, reply.body));
+                }
+            }
+            heard
+        }));
+    }
+    let mut compared = 0;
+    for task in tasks {
+        for (seed, bytes) in task.await.unwrap() {
+            assert!(bytes == alone[seed as usize], "seed {seed}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 10, "{compared}");
 }

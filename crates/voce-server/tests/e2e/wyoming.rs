@@ -16,8 +16,10 @@ use crate::server::{Running, Setup};
 struct Client(BufReader<TcpStream>);
 
 async fn start() -> (Running, Client) {
-    let options = ServerOptions { wyoming: Some(SocketAddr::from(([127, 0, 0, 1], 0))), ..Default::default() };
-    let server = Setup { options, hear: Some(Arc::new(Counter::default())), ..Default::default() }.start().await;
+    let options =
+        ServerOptions { wyoming: Some(SocketAddr::from(([127, 0, 0, 1], 0))), ..Default::default() };
+    let server =
+        Setup { options, hear: Some(Arc::new(Counter::default())), ..Default::default() }.start().await;
     let client = connect(&server).await;
     (server, client)
 }

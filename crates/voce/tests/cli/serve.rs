@@ -22,7 +22,7 @@ impl Drop for Server {
 }
 
 fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
-    let mut all = vec!["serve", "--port", "0", "--json", "--no-hear"];
+    let mut all = vec!["serve", "--port", "0", "--json"];
     all.extend(args);
     let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
@@ -48,7 +48,7 @@ fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) -> (u16, Ve
 fn serves_speech_and_the_page_and_goes_when_told() {
     let sandbox = Sandbox::new();
     let folder = model("drifting");
-    let mut server = start(&sandbox, &["--speak", arg(&folder), "--api-key", "k1"]);
+    let mut server = start(&sandbox, &["--no-hear", "--speak", arg(&folder), "--api-key", "k1"]);
     assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
     let (status, page) = ask(&server.addr, "GET", "/", "", "");
     assert!(status == 200 && String::from_utf8_lossy(&page).contains("<title>Voce</title>"));
@@ -157,4 +157,37 @@ fn a_moshi_configuration_is_taken_as_it_is() {
     assert_eq!(ask(&server.addr, "POST", "/api/my_tts", "", &body).0, 401);
     let (_, modules) = ask(&server.addr, "GET", "/api/modules_info?auth_id=public_token", "", "");
     assert!(String::from_utf8_lossy(&modules).contains("\"total_slots\":\"2\""));
+}
+
+#[test]
+fn serves_a_recogniser() {
+    let sandbox = Sandbox::new();
+    let recognisers = model("..").join("fastconformer");
+    let folder = recognisers.join("ctc");
+    let server = start(&sandbox, &["--no-speak", "--hear", arg(&folder), "--precision", "f32"]);
+    let clip = std::fs::read(recognisers.join("audio/a.wav")).unwrap();
+    let mut stream = TcpStream::connect(&server.addr).unwrap();
+    let length = clip.len();
+    write!(stream, "POST /api/asr-streaming HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
+        .unwrap();
+    stream.write_all(&clip).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{reply}");
+    let heard: Value = serde_json::from_str(body).unwrap();
+    // The same words as the command hears.
+    let said = sandbox.json(&[
+        "hear",
+        "--json",
+        "--model",
+        arg(&folder),
+        "--precision",
+        "f32",
+        arg(&recognisers.join("audio/a.wav")),
+    ]);
+    let words: Vec<&str> = heard.as_array().unwrap().iter().filter_map(|m| m["text"].as_str()).collect();
+    assert_eq!(words.join(" "), said["text"].as_str().unwrap().trim(), "{said}");
+    let (status, reply) = ask(&server.addr, "POST", "/v1/audio/speech", "", "{\"input\": \"Hi.\"}");
+    assert!(status == 503 && String::from_utf8_lossy(&reply).contains("no_model"));
 }

@@ -30,7 +30,8 @@ impl Dialect {
             Dialect::Vllm => json!({"type": "error", "error": error.message(), "code": error.code()}),
             _ => {
                 let mut object = error.object();
-                if let ServerError::BadRequest { param: Some("input_audio_buffer_commit_empty"), .. } = error {
+                if let ServerError::BadRequest { param: Some("input_audio_buffer_commit_empty"), .. } = error
+                {
                     object["code"] = json!("input_audio_buffer_commit_empty");
                     object["param"] = Value::Null;
                 }

@@ -95,10 +95,15 @@ impl Session {
             self.dialect = Dialect::Older;
         }
         if let Some(kind) = session["type"].as_str().filter(|k| *k != "transcription") {
-            return Err(ServerError::bad("session.type", format!("a session of type '{}': only transcription is served", short(kind))));
+            return Err(ServerError::bad(
+                "session.type",
+                format!("a session of type '{}': only transcription is served", short(kind)),
+            ));
         }
         let input = if session.get("audio").is_some() { &session["audio"]["input"] } else { session };
-        if let Some(format) = input.get("format").or_else(|| input.get("input_audio_format")).filter(|f| !f.is_null()) {
+        if let Some(format) =
+            input.get("format").or_else(|| input.get("input_audio_format")).filter(|f| !f.is_null())
+        {
             self.set_format(format)?;
         }
         let transcription = input.get("transcription").or_else(|| input.get("input_audio_transcription"));
@@ -122,7 +127,10 @@ impl Session {
             Some(detection) => {
                 let silence = detection["silence_duration_ms"].as_u64().unwrap_or(u64::from(SILENCE_MS));
                 if !SILENCES.contains(&silence) {
-                    return Err(ServerError::bad("turn_detection", format!("a silence of {silence} ms: use 80 to 60000")));
+                    return Err(ServerError::bad(
+                        "turn_detection",
+                        format!("a silence of {silence} ms: use 80 to 60000"),
+                    ));
                 }
                 self.silence_ms = Some(silence as u32);
             }
@@ -147,7 +155,10 @@ impl Session {
             other => {
                 return Err(ServerError::bad(
                     "format",
-                    format!("the format '{}' is not known: use audio/pcm, audio/pcmu or audio/pcma", short(other)),
+                    format!(
+                        "the format '{}' is not known: use audio/pcm, audio/pcmu or audio/pcma",
+                        short(other)
+                    ),
                 ));
             }
         };

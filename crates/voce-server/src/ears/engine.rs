@@ -1,0 +1,144 @@
+//! The engine's listener behind the protocols, loaded again when its thread dies.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use voce_engine::EngineError;
+use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Listener, TranscriptStream};
+
+use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Stream};
+use crate::core::error::ServerError;
+
+/// Longest utterance of a live stream, after which it ends without a pause.
+const LONGEST_MS: u32 = 60_000;
+
+/// Opens a listener; called again when it has died.
+pub type OpenListener = Box<dyn Fn() -> Result<Listener, EngineError> + Send + Sync>;
+
+/// A recogniser of the engine.
+pub struct ListenerEars {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    open: OpenListener,
+    info: EarInfo,
+    held: RwLock<Option<Arc<Listener>>>,
+    loading: AtomicBool,
+}
+
+impl ListenerEars {
+    /// Loads the recogniser.
+    pub fn new(open: OpenListener) -> Result<Self, EngineError> {
+        let listener = open()?;
+        let info = listener.info();
+        let info = EarInfo {
+            frame_ms: info.frame_ms,
+            languages: info.languages.clone(),
+            streaming: !info.offline,
+            bytes: info.encoder_bytes + info.decoder_bytes,
+        };
+        let held = RwLock::new(Some(Arc::new(listener)));
+        Ok(Self { inner: Arc::new(Inner { open, info, held, loading: AtomicBool::new(false) }) })
+    }
+}
+
+impl Inner {
+    fn present(&self) -> Option<Arc<Listener>> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Drops a listener whose thread has died, and loads it again on a thread of its own.
+    fn bury(self: &Arc<Self>) {
+        if self.loading.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::error!("a recogniser's thread has died: loading it again");
+        let this = self.clone();
+        std::thread::spawn(move || {
+            let dead = this.held.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop(dead);
+            match (this.open)() {
+                Ok(listener) => {
+                    *this.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(listener));
+                }
+                Err(error) => tracing::error!(%error, "cannot load the recogniser again"),
+            }
+            this.loading.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// An error for the client; one that means the end of the model is acted upon.
+    fn note(self: &Arc<Self>, error: EngineError) -> ServerError {
+        if matches!(error, EngineError::Stopped(_)) {
+            self.bury();
+        }
+        error.into()
+    }
+}
+
+impl Recogniser for ListenerEars {
+    fn info(&self) -> EarInfo {
+        self.inner.info.clone()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.inner.present().is_some()
+    }
+
+    fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {
+        let Some(listener) = self.inner.present() else {
+            self.inner.bury();
+            return Err(ServerError::NotReady);
+        };
+        let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
+        // Clients name languages that models without a choice of them do not know.
+        let language = request.language.clone().filter(|l| self.inner.info.languages.contains(l));
+        let request = ListenRequest {
+            chunk_ms: request.chunk_ms,
+            beam: request.beam,
+            hotwords: request.hotwords.iter().map(hotword).collect(),
+            language,
+            endpoint: Endpointing {
+                silence_ms: request.silence_ms,
+                max_ms: request.silence_ms.map(|_| LONGEST_MS),
+            },
+            partials: request.partials,
+            ..ListenRequest::default()
+        };
+        let (audio, events) = listener.listen(&request).map_err(|e| self.inner.note(e))?;
+        Ok((Box::new(In(audio)), Box::new(Out { events, inner: self.inner.clone() })))
+    }
+}
+
+struct In(AudioSender);
+
+impl AudioIn for In {
+    fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
+        self.0.try_push(samples).map_err(|_| HungUp)
+    }
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HungUp>> {
+        self.0.poll_ready(cx).map_err(|_| HungUp)
+    }
+
+    fn end_utterance(&mut self) {
+        self.0.end_utterance();
+    }
+
+    fn finish(self: Box<Self>) {
+        self.0.finish();
+    }
+}
+
+struct Out {
+    events: TranscriptStream,
+    inner: Arc<Inner>,
+}
+
+impl EventSource for Out {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>> {
+        self.events.poll_event(cx).map(|event| event.map(|e| e.map_err(|e| self.inner.note(e))))
+    }
+}
