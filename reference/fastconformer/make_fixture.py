@@ -63,6 +63,8 @@ def frontend(out_dir: Path):
         valid = int(f.attention_mask.sum())
         if bins == 80:  # with 128 bins: `mel` of stream_nobias and tdt
             out["mel80/raw"] = f.input_features[0, :valid]
+            rounded = NemotronAsrStreamingFeatureExtractor(feature_size=bins, mel_filters_dtype="bfloat16")
+            out["mel80/bf16_filters"] = rounded(x, sampling_rate=16000, return_tensors="pt").input_features[0, :valid]
             out["mel80/per_feature"] = norm(x, sampling_rate=16000, return_tensors="pt").input_features[0, :valid]
     counts = []
     for samples in (160, 161, 319, 320, 400, 799, 8000, 15999, 16000):

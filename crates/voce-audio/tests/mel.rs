@@ -70,14 +70,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-fn rounded_filters_change_little_and_something() {
-    let mut got = Vec::new();
-    let mut stream = MelStream::new(80).with_bf16_filters();
-    stream.process(&signal(), &mut got);
-    stream.finish(&mut got);
-    let exact = log_mel(&signal(), 80);
-    let worst = got.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(got.len() == exact.len() && (1e-4..0.05).contains(&worst), "{worst}");
-}

@@ -4,8 +4,10 @@ mod recogniser;
 
 use proptest::prelude::*;
 use recogniser::{Case, error, rows, snr};
+use voce_audio::mel::MelStream;
 use voce_models::fastconformer::{Attention, Encoder, EncoderState, StreamShape};
-use voce_nn::Precision;
+use voce_nn::weights::SafetensorsFile;
+use voce_nn::{Precision, Weights};
 use voce_runtime::{Buffer, Exec, FrameSpan, Isa, KvIndex};
 
 const STREAMING: [&str; 3] = ["stream", "stream_left70", "stream_nobias"];
@@ -43,6 +45,24 @@ fn stream(
         }
     }
     unreachable!()
+}
+
+#[test]
+fn the_front_end_agrees_with_and_without_rounded_filters() {
+    let frontend =
+        SafetensorsFile::open(&recogniser::folder().join("frontend/expected.safetensors")).unwrap();
+    let samples = recogniser::samples("audio/b.wav");
+    for (rounded, name) in [(false, "mel80/raw"), (true, "mel80/bf16_filters")] {
+        let mut front_end = MelStream::new(80);
+        if rounded {
+            front_end = front_end.with_bf16_filters();
+        }
+        let mut got = Vec::new();
+        front_end.process(&samples, &mut got);
+        front_end.finish(&mut got);
+        let want = frontend.get(name, &[]).unwrap().unwrap().values;
+        assert!(error(&got, &want) < 1e-4, "{name}: {:e}", error(&got, &want));
+    }
 }
 
 #[test]

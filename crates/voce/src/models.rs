@@ -1,7 +1,7 @@
 //! `voce list` and `voce rm`: the models of this machine and of the catalogue.
 
 use serde_json::{Value, json};
-use voce_engine::store::{Installed, Reference, Store, catalogue};
+use voce_engine::store::{Family, Installed, RECOGNISERS, Reference, Store, catalogue};
 
 use crate::args::{ListArgs, RmArgs};
 use crate::console::{Console, bytes, table};
@@ -46,6 +46,24 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
             values.push(json!({
                 "id": entry.alias, "also": entry.also, "family": entry.family.name(), "bytes": entry.weight_bytes(),
                 "language": entry.language, "parameters": entry.parameters(), "installed": false,
+            }));
+        }
+    }
+    if args.all {
+        // A recogniser that was pulled is listed under its repository's name.
+        let absent = |alias: &str| !installed.iter().any(|m| m.id.contains(alias));
+        for known in RECOGNISERS.iter().filter(|r| absent(r.alias)) {
+            let also = if known.also.is_empty() {
+                String::new()
+            } else {
+                format!(", also as {}", known.also.join(", "))
+            };
+            let (family, size) = (Family::FastConformer.name(), format!("{}M", known.millions));
+            rows.push(vec![known.alias.into(), family.into(), size, format!("to be pulled{also}")]);
+            values.push(json!({
+                "id": known.alias, "also": known.also, "family": family, "language": known.languages,
+                "parameters": known.millions * 1_000_000, "head_type": known.head, "streaming": known.streaming,
+                "installed": false,
             }));
         }
     }

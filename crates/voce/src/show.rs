@@ -1,10 +1,12 @@
 //! `voce show`: what a model is, and what it needs at which precision on this machine.
 
+mod recogniser;
+
 use std::fmt::Write as _;
 
 use serde_json::json;
 use voce_engine::speaker::describe;
-use voce_engine::store::{Located, Reference, Store, StoreError};
+use voce_engine::store::{Family, Located, Reference, Store, StoreError};
 use voce_models::pocket::PocketConfig;
 use voce_nn::{Formats, Precision};
 use voce_runtime::Isa;
@@ -27,6 +29,9 @@ pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
         (Err(StoreError::NotPulled { .. }), Reference::Catalogue { entry, .. }) => (None, Some(*entry)),
         (Err(error), _) => return Err(error.into()),
     };
+    if let Some(located) = located.as_ref().filter(|l| l.family == Some(Family::FastConformer)) {
+        return recogniser::run(console, &store, &args.id, located, isa);
+    }
     let (config, parameters) = match (&located, entry) {
         (Some(located), _) => (describe(&store, &args.id)?, Parameters::of_files(&weights(located))?),
         (None, Some(entry)) => {

@@ -410,6 +410,11 @@ impl Drop for Listener {
     }
 }
 
+/// Opens a recogniser's files and says what it is, without packing weights: for `voce show`.
+pub fn describe(store: &Store, reference: &str) -> Result<FastConformerConfig, EngineError> {
+    Ok(Files::find(store, reference)?.config)
+}
+
 /// Names of [`Listener::random`]'s shapes.
 pub fn shapes() -> impl Iterator<Item = &'static str> {
     files::shapes()

@@ -70,3 +70,14 @@ fn the_doctor_knows_this_machine() {
     assert_eq!(json["isa_available"][0], "scalar");
     assert_eq!(json["pocket_100m"].as_array().unwrap().len(), 4);
 }
+
+#[test]
+fn sockets_of_a_server() {
+    let s = Sandbox::new();
+    let ran = s.json(&["bench", "serve", "--streams", "3", "--seconds", "1", "--churn", "3", "--json"]);
+    assert_eq!((&ran["opened"], &ran["failed"]), (&3.into(), &0.into()), "{ran}");
+    assert!(ran["frames_sent"].as_u64().unwrap() > 0, "{ran}");
+    assert_eq!((&ran["refused_ms"]["count"], &ran["freed_ms"]["count"]), (&3.into(), &3.into()), "{ran}");
+    assert_eq!(ran["wrongly_taken"], 0, "{ran}");
+    assert_eq!(s.fails(&["bench", "serve", "--streams", "0"]).0, 2);
+}

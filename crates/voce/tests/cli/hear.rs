@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::sandbox::{Sandbox, arg, failure, stderr};
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../voce-models/tests/fixtures/fastconformer").join(name)
 }
 

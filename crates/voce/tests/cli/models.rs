@@ -15,6 +15,8 @@ fn an_empty_store() {
     }
     let all = s.json(&["list", "--all", "--json"]);
     assert!(all.as_array().unwrap().iter().any(|m| m["id"] == "pocket-french" && m["installed"] == false));
+    let is_nemotron = |m: &serde_json::Value| m["also"][0] == "nemotron" && m["streaming"] == true;
+    assert!(all.as_array().unwrap().iter().any(is_nemotron), "{all}");
     let (code, text) = s.fails(&["pull", "--offline", "pocket"]);
     assert_eq!(code, 1);
     assert!(text.contains("offline"), "{text}");
@@ -39,6 +41,26 @@ fn a_model_in_full() {
     let text = String::from_utf8(s.run(&["show", "pocket"]).stdout).unwrap();
     assert!(text.contains("voce pull pocket") && text.contains("int8 (auto)"), "{text}");
     assert_eq!(s.fails(&["show", "pockett"]).0, 2);
+}
+
+#[test]
+fn a_recogniser_in_full() {
+    let s = Sandbox::new();
+    for (name, head, offline) in
+        [("stream", "rnnt", false), ("tdt", "tdt", true), ("nemo/tdt.nemo", "tdt", true)]
+    {
+        let m = crate::hear::fixture(name);
+        let shown = s.json(&["show", arg(&m), "--json"]);
+        assert_eq!(
+            (&shown["family"], &shown["head_type"]),
+            (&"fastconformer".into(), &head.into()),
+            "{name}"
+        );
+        assert_eq!(shown["offline"], offline, "{name}");
+        assert!(shown["parameters"].as_u64().unwrap() > 10_000, "{name}");
+        let text = String::from_utf8(s.run(&["show", arg(&m)]).stdout).unwrap();
+        assert!(text.contains(if offline { "whole utterances" } else { "chunks of" }), "{text}");
+    }
 }
 
 #[test]
