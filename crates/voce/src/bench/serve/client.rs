@@ -52,7 +52,9 @@ impl Stream {
             let value = format!("Token {key}").parse().map_err(|_| "the key cannot be sent".to_owned())?;
             request.headers_mut().insert("authorization", value);
         }
-        let (mut socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|e| e.to_string())?;
+        let (mut socket, _) = tokio_tungstenite::connect_async_with_config(request, None, true)
+            .await
+            .map_err(|e| e.to_string())?;
         // A server may refuse after the upgrade: it then closes at once, and a question is not answered.
         let ask = Message::text(r#"{"type":"Finalize"}"#);
         socket.send(ask).await.map_err(|e| e.to_string())?;
