@@ -3,6 +3,7 @@
 
 mod error;
 pub mod listener;
+mod mailbox;
 mod packed;
 pub mod speaker;
 pub mod store;

@@ -68,6 +68,11 @@ impl Isa {
         }
     }
 
+    /// The one asked for, else [`Isa::from_env`]'s.
+    pub fn chosen(asked: Option<Isa>) -> Result<Isa, RuntimeError> {
+        asked.map_or_else(Isa::from_env, Ok)
+    }
+
     /// The name used in flags, environment and reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -77,15 +77,6 @@ pub struct ListenerOptions {
     pub trace: Option<Trace>,
 }
 
-impl ListenerOptions {
-    fn isa(&self) -> Result<Isa, EngineError> {
-        Ok(match self.isa {
-            Some(isa) => isa,
-            None => Isa::from_env()?,
-        })
-    }
-}
-
 impl Default for ListenerOptions {
     fn default() -> Self {
         Self { precision: Precision::Int8, threads: 0, slots: DEFAULT_SLOTS, isa: None, trace: None }
@@ -152,7 +143,7 @@ impl Listener {
     /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
         let files = Files::find(store, reference)?;
-        let formats = Formats::new(options.precision, options.isa()?);
+        let formats = Formats::new(options.precision, Isa::chosen(options.isa)?);
         let cache = packed::cache(store, &files.paths, formats);
         let mut listener = Self::start(reference.to_owned(), files, cache.clone(), options)?;
         listener.keeping = cache.and_then(|cache| packed::keep(cache, store.packed_dir()));
@@ -174,7 +165,7 @@ impl Listener {
     ) -> Result<Self, EngineError> {
         let languages = files.languages();
         let Files { config, weights, tokenizer, .. } = files;
-        let isa = options.isa()?;
+        let isa = Isa::chosen(options.isa)?;
         let slots = options.slots.clamp(1, MAX_SLOTS);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let formats = Formats::new(options.precision, isa);

@@ -1,61 +1,25 @@
-//! Events on their way from the model to a reader: bounded, cancellable, never blocking the model.
+//! Events on their way from the model to a reader.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::event::ListenEvent;
 use super::histogram::Histogram;
 use super::inlet::Inlet;
 use crate::EngineError;
-use crate::wake::{Waker, lock};
+use crate::mailbox::Mailbox;
+use crate::wake::Waker;
 
 /// Events beyond which a stream pauses until they are read.
 pub const MAX_EVENTS: usize = 1024;
 
-#[derive(Default)]
-struct Queue {
-    events: VecDeque<ListenEvent>,
-    done: Option<Result<(), EngineError>>,
-    stats: ListenStats,
-    /// The task that waits for events, where the reader is one.
-    task: Option<std::task::Waker>,
-}
-
-impl Queue {
-    /// What a reader gets now, and whether a stream that had paused may go on; `None` when it must wait.
-    fn take(&mut self) -> Option<(Option<Result<ListenEvent, EngineError>>, bool)> {
-        if let Some(event) = self.events.pop_front() {
-            return Some((Some(Ok(event)), self.events.len() + 1 == MAX_EVENTS));
-        }
-        match &mut self.done {
-            Some(Ok(())) => Some((None, false)),
-            Some(done) => Some((std::mem::replace(done, Ok(())).err().map(Err), false)),
-            None => None,
-        }
-    }
-}
-
 /// The model's side of a stream's events.
-pub(super) struct Outlet {
-    queue: Mutex<Queue>,
-    ready: Condvar,
-    cancelled: AtomicBool,
-    waker: Arc<Waker>,
-    begun: Instant,
-}
+pub(super) struct Outlet(Mailbox<ListenEvent, ListenStats>);
 
 impl Outlet {
     pub(super) fn new(waker: Arc<Waker>) -> Arc<Self> {
-        Arc::new(Self {
-            queue: Mutex::default(),
-            ready: Condvar::new(),
-            cancelled: AtomicBool::new(false),
-            waker,
-            begun: Instant::now(),
-        })
+        Arc::new(Self(Mailbox::new(waker, MAX_EVENTS, |_| 1)))
     }
 
     /// Adds events, and leaves `events` empty. A partial that nobody has read gives way to what follows it.
@@ -63,59 +27,45 @@ impl Outlet {
         if events.is_empty() {
             return;
         }
-        let mut q = lock(&self.queue);
-        if q.done.is_some() {
-            events.clear();
-            return;
-        }
-        for event in events.drain(..) {
-            let has_words = match &event {
-                ListenEvent::Word(_) => true,
-                ListenEvent::Partial(s) | ListenEvent::Final(s) => !s.words.is_empty(),
-                ListenEvent::Endpoint { .. } => false,
-            };
-            if has_words {
-                q.stats.first_word.get_or_insert_with(|| self.begun.elapsed());
+        self.0.put(|q| {
+            for event in events.drain(..) {
+                let has_words = match &event {
+                    ListenEvent::Word(_) => true,
+                    ListenEvent::Partial(s) | ListenEvent::Final(s) => !s.words.is_empty(),
+                    ListenEvent::Endpoint { .. } => false,
+                };
+                if has_words {
+                    let elapsed = q.elapsed;
+                    q.stats.first_word.get_or_insert(elapsed);
+                }
+                if matches!(event, ListenEvent::Partial(_) | ListenEvent::Final(_))
+                    && matches!(q.newest(), Some(ListenEvent::Partial(_)))
+                {
+                    q.withdraw();
+                }
+                q.stats.words += usize::from(matches!(event, ListenEvent::Word(_)));
+                q.push(event);
             }
-            if matches!(event, ListenEvent::Partial(_) | ListenEvent::Final(_))
-                && matches!(q.events.back(), Some(ListenEvent::Partial(_)))
-            {
-                q.events.pop_back();
-            }
-            q.stats.words += usize::from(matches!(event, ListenEvent::Word(_)));
-            q.events.push_back(event);
-        }
-        self.tell(q);
+        });
+        // A stream that has ended takes none.
+        events.clear();
     }
 
     /// Ends the stream; the first word counts.
     pub(super) fn finish(&self, result: Result<(), EngineError>) {
-        let mut q = lock(&self.queue);
-        q.stats.total = self.begun.elapsed();
-        q.done.get_or_insert(result);
-        self.tell(q);
-    }
-
-    /// Unlocks the queue and wakes its reader, thread or task.
-    fn tell(&self, mut q: MutexGuard<'_, Queue>) {
-        let task = q.task.take();
-        drop(q);
-        self.ready.notify_one();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.0.finish(result, |stats, elapsed| stats.total = elapsed);
     }
 
     pub(super) fn is_full(&self) -> bool {
-        lock(&self.queue).events.len() >= MAX_EVENTS
+        self.0.is_full()
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.0.is_cancelled()
     }
 
     pub(super) fn record(&self, f: impl FnOnce(&mut ListenStats)) {
-        f(&mut lock(&self.queue).stats);
+        self.0.record(f);
     }
 }
 
@@ -160,27 +110,12 @@ pub struct TranscriptStream {
 impl TranscriptStream {
     /// Times and counts so far.
     pub fn stats(&self) -> ListenStats {
-        let mut stats = lock(&self.outlet.queue).stats.clone();
-        stats.audio = self.inlet.seconds();
-        stats
+        ListenStats { audio: self.inlet.seconds(), ..self.outlet.0.stats() }
     }
 
     /// The next event for a task that must not block; its waker is called when there is one, or the end.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, EngineError>>> {
-        let mut q = lock(&self.outlet.queue);
-        match q.take() {
-            Some((item, wake)) => {
-                drop(q);
-                if wake {
-                    self.outlet.waker.wake();
-                }
-                Poll::Ready(item)
-            }
-            None => {
-                q.task = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        self.outlet.0.poll(cx)
     }
 }
 
@@ -188,25 +123,14 @@ impl Iterator for TranscriptStream {
     type Item = Result<ListenEvent, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut q = lock(&self.outlet.queue);
-        loop {
-            if let Some((item, wake)) = q.take() {
-                drop(q);
-                if wake {
-                    self.outlet.waker.wake();
-                }
-                return item;
-            }
-            q = self.outlet.ready.wait(q).unwrap_or_else(|e| e.into_inner());
-        }
+        self.outlet.0.next()
     }
 }
 
 impl Drop for TranscriptStream {
     fn drop(&mut self) {
-        self.outlet.cancelled.store(true, Ordering::Relaxed);
         // The sender learns at once that nobody listens; the model when it next looks.
         self.inlet.hang_up();
-        self.outlet.waker.wake();
+        self.outlet.0.cancel();
     }
 }

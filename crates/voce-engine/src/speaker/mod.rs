@@ -80,15 +80,6 @@ pub struct SpeakerOptions {
     pub trace: Option<Trace>,
 }
 
-impl SpeakerOptions {
-    fn isa(&self) -> Result<Isa, EngineError> {
-        Ok(match self.isa {
-            Some(isa) => isa,
-            None => Isa::from_env()?,
-        })
-    }
-}
-
 impl Default for SpeakerOptions {
     fn default() -> Self {
         Self {
@@ -161,7 +152,7 @@ impl Speaker {
         }
         let (source, paths) = files.weights()?;
         let config = files.config.clone();
-        let formats = Formats::new(options.precision, options.isa()?);
+        let formats = Formats::new(options.precision, Isa::chosen(options.isa)?);
         let packed = packed::cache(store, &paths, formats);
         let mut loader = Loader::new(source);
         if let Some(cache) = &packed {
@@ -197,7 +188,7 @@ impl Speaker {
         files: Option<Files>,
         options: &SpeakerOptions,
     ) -> Result<Self, EngineError> {
-        let isa = options.isa()?;
+        let isa = Isa::chosen(options.isa)?;
         let slots = options.slots.clamp(1, 256);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let beside = threads > 1

@@ -1,13 +1,12 @@
-//! Audio on its way from the model to a reader: bounded, cancellable, never blocking the model.
+//! Audio on its way from the model to a reader.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::EngineError;
-use crate::wake::{Waker, lock};
+use crate::mailbox::Mailbox;
+use crate::wake::Waker;
 
 /// A piece of audio, mono, at the speaker's sample rate.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,98 +15,42 @@ pub struct AudioChunk {
     pub samples: Vec<f32>,
 }
 
-#[derive(Default)]
-struct Queue {
-    chunks: VecDeque<Vec<f32>>,
-    samples: usize,
-    done: Option<Result<(), EngineError>>,
-    stats: SpeakStats,
-    /// The task that waits for audio, where the reader is one.
-    task: Option<std::task::Waker>,
-}
-
-impl Queue {
-    /// What a reader gets now, and whether the queue has just fallen below `high`; `None` when it must wait.
-    fn take(&mut self, high: usize) -> Option<(Option<Result<AudioChunk, EngineError>>, bool)> {
-        if let Some(samples) = self.chunks.pop_front() {
-            let was_full = self.samples >= high;
-            self.samples -= samples.len();
-            return Some((Some(Ok(AudioChunk { samples })), was_full && self.samples < high));
-        }
-        match &mut self.done {
-            Some(Ok(())) => Some((None, false)),
-            Some(done) => Some((std::mem::replace(done, Ok(())).err().map(Err), false)),
-            None => None,
-        }
-    }
-}
-
 /// The model's side of a stream.
-pub(super) struct Output {
-    queue: Mutex<Queue>,
-    ready: Condvar,
-    cancelled: AtomicBool,
-    waker: Arc<Waker>,
-    begun: Instant,
-    /// Samples beyond which the model stops making more.
-    high: usize,
-}
+pub(super) struct Output(Mailbox<AudioChunk, SpeakStats>);
 
 impl Output {
+    /// A stream whose model stops making more when `high` samples wait.
     pub(super) fn new(waker: Arc<Waker>, high: usize) -> Arc<Self> {
-        Arc::new(Self {
-            queue: Mutex::default(),
-            ready: Condvar::new(),
-            cancelled: AtomicBool::new(false),
-            waker,
-            begun: Instant::now(),
-            high,
-        })
+        Arc::new(Self(Mailbox::new(waker, high, |chunk| chunk.samples.len())))
     }
 
     pub(super) fn push(&self, samples: Vec<f32>) {
         if samples.is_empty() {
             return;
         }
-        let mut q = lock(&self.queue);
-        if q.done.is_some() {
-            return;
-        }
-        q.stats.first_audio.get_or_insert_with(|| self.begun.elapsed());
-        q.stats.samples += samples.len();
-        q.samples += samples.len();
-        q.chunks.push_back(samples);
-        self.tell(q);
+        self.0.put(|q| {
+            let elapsed = q.elapsed;
+            q.stats.first_audio.get_or_insert(elapsed);
+            q.stats.samples += samples.len();
+            q.push(AudioChunk { samples });
+        });
     }
 
     /// Ends the stream; the first word counts.
     pub(super) fn finish(&self, result: Result<(), EngineError>) {
-        let mut q = lock(&self.queue);
-        q.stats.total = self.begun.elapsed();
-        q.done.get_or_insert(result);
-        self.tell(q);
-    }
-
-    /// Unlocks the queue and wakes its reader, thread or task.
-    fn tell(&self, mut q: MutexGuard<'_, Queue>) {
-        let task = q.task.take();
-        drop(q);
-        self.ready.notify_one();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.0.finish(result, |stats, elapsed| stats.total = elapsed);
     }
 
     pub(super) fn is_full(&self) -> bool {
-        lock(&self.queue).samples >= self.high
+        self.0.is_full()
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.0.is_cancelled()
     }
 
     pub(super) fn record(&self, f: impl FnOnce(&mut SpeakStats)) {
-        f(&mut lock(&self.queue).stats);
+        self.0.record(f);
     }
 }
 
@@ -146,26 +89,12 @@ pub struct SpeechStream {
 impl SpeechStream {
     /// Times and counts so far.
     pub fn stats(&self) -> SpeakStats {
-        lock(&self.output.queue).stats.clone()
+        self.output.0.stats()
     }
 
     /// The next chunk for a task that must not block; its waker is called when there is one, or the end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AudioChunk, EngineError>>> {
-        let out = &*self.output;
-        let mut q = lock(&out.queue);
-        match q.take(out.high) {
-            Some((item, wake)) => {
-                drop(q);
-                if wake {
-                    out.waker.wake();
-                }
-                Poll::Ready(item)
-            }
-            None => {
-                q.task = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        self.output.0.poll(cx)
     }
 }
 
@@ -173,24 +102,12 @@ impl Iterator for SpeechStream {
     type Item = Result<AudioChunk, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let out = &*self.output;
-        let mut q = lock(&out.queue);
-        loop {
-            if let Some((item, wake)) = q.take(out.high) {
-                drop(q);
-                if wake {
-                    out.waker.wake();
-                }
-                return item;
-            }
-            q = out.ready.wait(q).unwrap_or_else(|e| e.into_inner());
-        }
+        self.output.0.next()
     }
 }
 
 impl Drop for SpeechStream {
     fn drop(&mut self) {
-        self.output.cancelled.store(true, Ordering::Relaxed);
-        self.output.waker.wake();
+        self.output.0.cancel();
     }
 }
