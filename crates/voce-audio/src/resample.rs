@@ -2,6 +2,7 @@
 //! same samples either way. Passband to 90 % of the lower Nyquist frequency, images and aliases below -90 dB.
 
 use std::f64::consts::PI;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Zero crossings of the sinc on each side, at the lower of the two rates.
 const ZERO_CROSSINGS: f64 = 64.0;
@@ -11,6 +12,68 @@ const CUTOFF: f64 = 0.95;
 const KAISER_BETA: f64 = 10.06;
 /// Rates that need more phases than this interpolate linearly between stored ones.
 const MAX_PHASES: u64 = 1024;
+/// Filters that are kept for the next resampler of the same rates, and the largest of them.
+const KEPT_TABLES: usize = 16;
+/// Most taps of a filter that is kept.
+const KEPT_TAPS: usize = 64 * 1024;
+/// Terms of the Bessel series that a window's argument needs: the rest is below the last bit.
+const BESSEL_TERMS: usize = 32;
+
+/// `1 / (k!)^2`.
+const BESSEL: [f64; BESSEL_TERMS] = {
+    let mut terms = [1.0; BESSEL_TERMS];
+    let mut k = 1;
+    while k < BESSEL_TERMS {
+        terms[k] = terms[k - 1] / ((k * k) as f64);
+        k += 1;
+    }
+    terms
+};
+
+/// The Kaiser window at `w` of its half width.
+fn kaiser(w: f64) -> f64 {
+    let q = KAISER_BETA * KAISER_BETA * (1.0 - w * w).max(0.0) / 4.0;
+    BESSEL.iter().rev().fold(0.0, |sum, term| sum * q + term)
+}
+
+/// A filter: `phases + 1` rows of `2 * half` taps.
+fn table(phases: u64, half: usize, scale: f64) -> Arc<[f32]> {
+    type Kept = ((u64, usize, u64), Arc<[f32]>);
+    static TABLES: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+    let key = (phases, half, scale.to_bits());
+    let mut kept = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = kept.iter().position(|(k, _)| *k == key) {
+        // The one that was not asked for the longest is the first to go.
+        let found = kept.remove(at);
+        let table = found.1.clone();
+        kept.push(found);
+        return table;
+    }
+    drop(kept);
+    let mut table = Vec::with_capacity((phases as usize + 1) * 2 * half);
+    for phase in 0..=phases {
+        let frac = phase as f64 / phases as f64;
+        let row: Vec<f64> = (0..2 * half)
+            .map(|j| {
+                let t = j as f64 + 1.0 - half as f64 - frac;
+                let x = PI * t * CUTOFF * scale;
+                let sinc = if x == 0.0 { 1.0 } else { x.sin() / x };
+                sinc * kaiser(t / half as f64)
+            })
+            .collect();
+        let sum: f64 = row.iter().sum();
+        table.extend(row.iter().map(|h| (h / sum) as f32));
+    }
+    let table: Arc<[f32]> = table.into();
+    if table.len() <= KEPT_TAPS {
+        let mut kept = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= KEPT_TABLES {
+            kept.remove(0);
+        }
+        kept.push((key, table.clone()));
+    }
+    table
+}
 
 /// Zeroth-order modified Bessel function of the first kind.
 pub(crate) fn bessel_i0(x: f64) -> f64 {
@@ -38,7 +101,7 @@ pub struct Resampler {
     /// Taps on each side of an output sample.
     half: usize,
     /// `phases + 1` rows of `2 * half` taps.
-    table: Vec<f32>,
+    table: Arc<[f32]>,
     phases: u64,
     /// Input not yet done with; its first sample has index `first` (before the start: zeros).
     history: Vec<f32>,
@@ -56,27 +119,12 @@ impl Resampler {
         let scale = (up as f64 / down as f64).min(1.0);
         let half = if up == down { 0 } else { (ZERO_CROSSINGS / scale).ceil() as usize };
         let phases = up.min(MAX_PHASES);
-        let mut table = Vec::with_capacity((phases as usize + 1) * 2 * half);
-        for phase in 0..=phases {
-            let frac = phase as f64 / phases as f64;
-            let row: Vec<f64> = (0..2 * half)
-                .map(|j| {
-                    let t = j as f64 + 1.0 - half as f64 - frac;
-                    let x = PI * t * CUTOFF * scale;
-                    let sinc = if x == 0.0 { 1.0 } else { x.sin() / x };
-                    let w = t / half as f64;
-                    sinc * bessel_i0(KAISER_BETA * (1.0 - w * w).max(0.0).sqrt())
-                })
-                .collect();
-            let sum: f64 = row.iter().sum();
-            table.extend(row.iter().map(|h| (h / sum) as f32));
-        }
         let before = half.saturating_sub(1);
         Self {
             up,
             down,
             half,
-            table,
+            table: table(phases, half, scale),
             phases,
             history: vec![0.0; before],
             first: -(before as i64),

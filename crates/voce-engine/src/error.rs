@@ -136,6 +136,9 @@ pub enum EngineError {
     /// The model thread is gone.
     #[error("the model has stopped: {0}")]
     Stopped(String),
+    /// What the model did for one stream went wrong; the others go on.
+    #[error("this stream broke off by a fault of the program: the log has more, other streams go on")]
+    Broken,
     /// The model cannot step in chunks of this length.
     #[error("{}", chunk_text(*.asked, .has))]
     Chunk {
@@ -206,6 +209,7 @@ impl EngineError {
             EngineError::BadRequest { .. } => "bad_request",
             EngineError::Busy(_) => "busy",
             EngineError::Stopped(_) => "stopped",
+            EngineError::Broken => "internal",
             EngineError::Chunk { .. } | EngineError::Language { .. } => "bad_request",
             EngineError::Search(_) => "bad_request",
             EngineError::Abandoned => "abandoned",

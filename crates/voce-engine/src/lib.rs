@@ -1,13 +1,19 @@
 //! The engine: model store, and speakers that own a model and turn text into audio.
 #![forbid(unsafe_code)]
 
+pub mod breaker;
 mod error;
+pub mod fault;
 pub mod listener;
 mod mailbox;
 mod packed;
+pub mod pulse;
 pub mod speaker;
+mod stage_time;
 pub mod store;
 mod wake;
 
 pub use error::EngineError;
+pub use pulse::Pulse;
 pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
+pub use stage_time::StageTime;

@@ -118,6 +118,11 @@ impl<T, S> Mailbox<T, S> {
         self.cancelled.load(Ordering::Relaxed)
     }
 
+    /// How long after the request a moment is.
+    pub(crate) fn since(&self, moment: Instant) -> Duration {
+        moment.saturating_duration_since(self.begun)
+    }
+
     /// Changes times and counts.
     pub(crate) fn record(&self, f: impl FnOnce(&mut S)) {
         f(&mut lock(&self.inside).stats);

@@ -1,6 +1,7 @@
 //! Waking a model thread, and locks that outlive a panic.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Wakes the model thread.
 #[derive(Default)]
@@ -15,12 +16,21 @@ impl Waker {
         self.condvar.notify_one();
     }
 
-    pub(crate) fn wait(&self) {
+    /// Waits to be woken, or for so long where a time is given. Returns whether it was woken.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut raised = lock(&self.raised);
         while !*raised {
-            raised = self.condvar.wait(raised).unwrap_or_else(|e| e.into_inner());
+            let Some(time) = at_most else {
+                raised = self.condvar.wait(raised).unwrap_or_else(|e| e.into_inner());
+                continue;
+            };
+            let waited = self.condvar.wait_timeout(raised, time).unwrap_or_else(|e| e.into_inner());
+            raised = waited.0;
+            if waited.1.timed_out() {
+                break;
+            }
         }
-        *raised = false;
+        std::mem::take(&mut *raised)
     }
 }
 

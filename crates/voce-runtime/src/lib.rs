@@ -10,6 +10,7 @@ mod isa;
 mod matrix;
 mod memory;
 pub mod pool;
+mod pool_pin;
 pub mod reference;
 pub mod simd;
 
@@ -23,4 +24,5 @@ pub use exec::{
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
 pub use memory::{AlignedVec, WeightArena, return_large_blocks};
+pub use pool_pin::{Cores, allowed as allowed_cores};
 pub use simd::Activation;

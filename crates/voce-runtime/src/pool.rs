@@ -103,9 +103,16 @@ impl Pool {
         let mut pool = Self { shared, workers: Vec::new() };
         for id in 1..threads {
             let shared = pool.shared.clone();
+            let core = crate::pool_pin::held(id - 1);
             let handle = thread::Builder::new()
                 .name(format!("voce-{id}"))
-                .spawn(move || work(&shared, id))
+                .spawn(move || {
+                    // A core that cannot be had is no reason not to work.
+                    if let Some(core) = core {
+                        crate::pool_pin::pin(core);
+                    }
+                    work(&shared, id);
+                })
                 .map_err(RuntimeError::Spawn)?;
             let thread = handle.thread().clone();
             pool.workers.push((handle, thread));

@@ -7,6 +7,10 @@
 pub mod ears;
 pub mod mouth;
 
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
+
 mod core;
 mod deepgram;
 mod moshi;
@@ -16,7 +20,9 @@ mod rnnt_v2;
 mod wyoming;
 
 pub use crate::core::error::ServerError;
+pub use crate::core::journal::{JOURNAL_LIMIT, JournalOptions};
 pub use crate::core::limits::{self, Limits};
+pub use crate::core::otlp::OtlpOptions;
 pub use crate::core::routes::{RouteInfo, route_table};
 pub use crate::core::server::{ServeError, Server, ServerOptions};
 pub use crate::core::state::Models;

@@ -7,16 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use voce_engine::speaker::{SpeakStats, TextSender};
 use voce_engine::store::Store;
-use voce_engine::{EngineError, SpeakRequest, Speaker, SpeechStream};
+use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, SpeechStream, StageTime};
 use voce_models::pocket::Voice;
 
-use crate::core::admission::{Gate, Permit};
+use crate::core::admission::{Gate, Load, Permit};
 use crate::core::error::ServerError;
+use crate::core::journal::Tap;
 use crate::core::limits;
 use crate::core::metrics::{Kind, Metrics, ModelLabel};
+use crate::core::otlp::Field;
 use crate::core::query::short;
+use crate::core::telemetry::Telemetry;
+use crate::core::trace::{StreamEnd, StreamTrace};
+use crate::core::vigil::Backoff;
 
 /// Opens a speaker; called again when its model was unloaded or died.
 pub type OpenSpeaker = Box<dyn Fn() -> Result<Speaker, EngineError> + Send + Sync>;
@@ -85,6 +91,7 @@ pub(crate) struct Mouth {
     options: MouthOptions,
     store: Store,
     metrics: Metrics,
+    telemetry: Telemetry,
     gate: Gate,
     held: RwLock<Option<Arc<Speaker>>>,
     loading: tokio::sync::Mutex<()>,
@@ -92,6 +99,7 @@ pub(crate) struct Mouth {
     /// Whether its model died and has not been loaded again.
     dead: AtomicBool,
     was_loaded: AtomicBool,
+    backoff: Backoff,
     born: Instant,
     /// Milliseconds after `born`.
     last_used: AtomicU64,
@@ -102,18 +110,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mouth {
-    pub(crate) fn new(options: MouthOptions, store: Store, metrics: Metrics) -> Self {
+    pub(crate) fn new(options: MouthOptions, store: Store, telemetry: Telemetry) -> Self {
+        let metrics = telemetry.metrics.clone();
         let gate = Gate::new(Kind::Speech, options.slots, options.queue, options.patience, metrics.clone());
         Self {
             options,
             store,
             metrics,
+            telemetry,
             gate,
             held: RwLock::new(None),
             loading: tokio::sync::Mutex::new(()),
             voices: Mutex::default(),
             dead: AtomicBool::new(false),
             was_loaded: AtomicBool::new(false),
+            backoff: Backoff::default(),
             born: Instant::now(),
             last_used: AtomicU64::new(0),
         }
@@ -138,7 +149,16 @@ impl Mouth {
     /// Whether a request would find the model, or may load it.
     pub(crate) fn is_ready(&self) -> bool {
         let loaded = self.was_loaded.load(Ordering::Relaxed) || !self.options.preload;
-        loaded && !self.dead.load(Ordering::Relaxed)
+        let lives = self.present().is_none_or(|s| s.pulse().is_alive());
+        loaded && lives && !self.dead.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        self.gate.load()
+    }
+
+    pub(crate) fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.present().map(|s| s.pulse().clone())
     }
 
     fn present(&self) -> Option<Arc<Speaker>> {
@@ -160,7 +180,12 @@ impl Mouth {
             return Ok(speaker);
         }
         let this = self.clone();
-        let opened = tokio::task::spawn_blocking(move || (this.options.open)()).await;
+        let opened = tokio::task::spawn_blocking(move || {
+            let speaker = (this.options.open)()?;
+            this.run_once(&speaker)?;
+            Ok(speaker)
+        });
+        let opened = opened.await;
         let speaker =
             Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
         let info = speaker.info();
@@ -180,14 +205,14 @@ impl Mouth {
 
     /// Loads the model and its default voice, and runs it once.
     pub(crate) async fn warm(self: &Arc<Self>) -> Result<(), EngineError> {
-        let speaker = self.speaker().await?;
-        let this = self.clone();
-        let warmed = tokio::task::spawn_blocking(move || {
-            let voice = this.voice(&speaker, &Ask { any_voice: true, ..Ask::default() })?;
-            let request = SpeakRequest { voice, max_frames: Some(2), ..this.options.request.clone() };
-            speaker.speak("Hello.", &request)?.try_for_each(|chunk| chunk.map(drop))
-        });
-        warmed.await.unwrap_or_else(|_| Err(EngineError::Stopped("warming up panicked".into())))
+        self.speaker().await.map(drop)
+    }
+
+    /// The first request finds memory and caches as the second one does.
+    fn run_once(&self, speaker: &Speaker) -> Result<(), EngineError> {
+        let voice = self.voice(speaker, &Ask { any_voice: true, ..Ask::default() })?;
+        let request = SpeakRequest { voice, max_frames: Some(2), ..self.options.request.clone() };
+        speaker.speak("Hello.", &request)?.try_for_each(|chunk| chunk.map(drop))
     }
 
     /// Gives the memory back after so long without a request.
@@ -217,15 +242,41 @@ impl Mouth {
 
     /// Notes that the model's thread has died: the next request loads it again.
     fn bury(self: &Arc<Self>) {
+        // Requests of a model that has died may tell so when there is a new one already.
+        if self.present().is_some_and(|s| s.pulse().is_alive()) {
+            return;
+        }
         if !self.dead.swap(true, Ordering::Relaxed) {
             tracing::error!(model = self.id(), "the model's thread has died: loading it again");
             self.drop_model();
-            let this = self.clone();
-            tokio::spawn(async move {
-                if let Err(error) = this.speaker().await {
+            self.reload();
+        }
+    }
+
+    fn reload(self: &Arc<Self>) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            match this.speaker().await {
+                Ok(_) => this.backoff.succeeded(),
+                Err(error) => {
+                    this.backoff.failed();
                     tracing::error!(model = this.id(), %error, "cannot load the model again");
                 }
-            });
+            }
+        });
+    }
+
+    /// Loads a model again that has died; called now and then.
+    pub(crate) fn revive(self: &Arc<Self>) {
+        match self.present() {
+            Some(speaker) if !speaker.pulse().is_alive() => self.bury(),
+            None if self.dead.load(Ordering::Relaxed)
+                && self.backoff.is_due()
+                && self.loading.try_lock().is_ok() =>
+            {
+                self.reload();
+            }
+            _ => {}
         }
     }
 
@@ -280,8 +331,11 @@ impl Mouth {
     pub(crate) async fn speak(self: &Arc<Self>, text: String, ask: Ask) -> Result<Utterance, ServerError> {
         let permit = self.gate.enter().await?;
         let begun = Instant::now();
+        let mut told = Told::new(self);
+        let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": text, "voice": ask.voice}));
         let stream = self.start(ask, move |speaker, request| speaker.speak(&text, request)).await?;
-        Ok(self.utterance(stream, permit, begun))
+        told.keep(self, kept);
+        Ok(self.utterance(stream, permit, begun, told))
     }
 
     /// Starts to speak a text that arrives piece by piece.
@@ -291,8 +345,11 @@ impl Mouth {
     ) -> Result<(TextSender, Utterance), ServerError> {
         let permit = self.gate.enter().await?;
         let begun = Instant::now();
+        let mut told = Told::new(self);
+        let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": null, "voice": ask.voice}));
         let (text, stream) = self.start(ask, |speaker, request| speaker.speak_live(request)).await?;
-        Ok((text, self.utterance(stream, permit, begun)))
+        told.keep(self, kept);
+        Ok((text, self.utterance(stream, permit, begun, told)))
     }
 
     async fn start<T: Send + 'static>(
@@ -317,19 +374,75 @@ impl Mouth {
         Ok(result?)
     }
 
-    fn utterance(self: &Arc<Self>, stream: SpeechStream, permit: Permit, begun: Instant) -> Utterance {
+    fn utterance(
+        self: &Arc<Self>,
+        stream: SpeechStream,
+        permit: Permit,
+        begun: Instant,
+        told: Told,
+    ) -> Utterance {
         let rate = self.present().map_or(24_000, |s| s.info().sample_rate as u32);
         Utterance {
             stream,
             rate,
             mouth: self.clone(),
-            _permit: permit,
+            permit,
             begun,
+            told,
             samples: 0,
             playing: None,
             waited: false,
             ended: false,
         }
+    }
+}
+
+/// What is told of a request beside its audio.
+struct Told {
+    trace: Option<StreamTrace>,
+    tap: Option<Tap>,
+    error: Option<&'static str>,
+}
+
+impl Told {
+    fn new(mouth: &Mouth) -> Self {
+        Self { trace: mouth.telemetry.tracing.stream("speak", mouth.id()), tap: None, error: None }
+    }
+
+    /// Begins to keep the request, now that the model's rate is known.
+    fn keep(&mut self, mouth: &Mouth, line: Option<serde_json::Value>) {
+        let (Some(journal), Some(line)) = (&mouth.telemetry.journal, line) else { return };
+        let rate = mouth.present().map_or(24_000, |s| s.info().sample_rate as u32);
+        self.tap = journal.stream(Kind::Speech, mouth.id(), rate);
+        if let Some(tap) = &mut self.tap {
+            tap.line(&line);
+        }
+    }
+
+    fn end(&mut self, stats: &SpeakStats, seconds: f64, waited: Duration, error: Option<&'static str>) {
+        if let Some(tap) = &mut self.tap {
+            tap.summary(json!({
+                "tokens": stats.tokens, "frames": stats.frames, "seconds": seconds, "error": error,
+            }));
+        }
+        let Some(trace) = self.trace.take() else { return };
+        let mut queue = StageTime::default();
+        queue.add(stats.queue, stats.queue, stats.queue);
+        let stages = [
+            ("queue", queue),
+            ("prefill", stats.prefill_span),
+            ("synth", stats.synth_span),
+            ("codec", stats.codec_span),
+        ];
+        let mut fields = vec![
+            ("voce.audio_seconds", Field::Float(seconds)),
+            ("voce.frames", Field::Int(stats.frames as i64)),
+            ("voce.tokens", Field::Int(stats.tokens as i64)),
+        ];
+        if let Some(first) = stats.first_audio {
+            fields.push(("voce.first_audio_seconds", Field::Float(first.as_secs_f64())));
+        }
+        trace.end(StreamEnd { waited, stages: &stages, fields, error });
     }
 }
 
@@ -342,8 +455,9 @@ pub(crate) struct Utterance {
     stream: SpeechStream,
     rate: u32,
     mouth: Arc<Mouth>,
-    _permit: Permit,
+    permit: Permit,
     begun: Instant,
+    told: Told,
     samples: usize,
     /// When a listener who began at the first chunk will have heard all of it.
     playing: Option<Instant>,
@@ -375,6 +489,9 @@ impl Utterance {
             }
             Poll::Ready(Some(Ok(chunk))) => {
                 self.count(chunk.samples.len());
+                if let Some(tap) = &mut self.told.tap {
+                    tap.audio(&chunk.samples);
+                }
                 Poll::Ready(Some(Ok(chunk.samples)))
             }
             Poll::Ready(Some(Err(error))) => {
@@ -383,6 +500,7 @@ impl Utterance {
                     self.mouth.bury();
                 }
                 self.mouth.metrics.error(error.code());
+                self.told.error = Some(error.code());
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
@@ -427,6 +545,8 @@ impl Drop for Utterance {
             let label = ModelLabel { model: self.mouth.id().into() };
             metrics.step_seconds.get_or_create(&label).observe(busy.as_secs_f64() / stats.frames as f64);
         }
+        let error = self.told.error.or((!self.ended).then_some("client_gone"));
+        self.told.end(&stats, self.samples as f64 / f64::from(self.rate), self.permit.take_waited(), error);
         self.mouth.touch();
     }
 }

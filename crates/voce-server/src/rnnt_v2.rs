@@ -90,7 +90,7 @@ async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Op
                     return Ok(None);
                 }
             },
-            frame = wire.recv(), if has_room => match frame {
+            frame = wire.recv_if(has_room) => match frame {
                 Frame::Binary(data) => match data[..] {
                     [KEEP_ALIVE] => {}
                     [END] if !is_closing => {
@@ -135,7 +135,7 @@ pub(crate) async fn batch(
     let most = MAX_BATCH * SAMPLE_RATE as usize * 2;
     let limits = &state.options.limits;
     let bytes = body::collect(&headers, body, limits.body.min(most * JSON_BYTE + 4096), limits).await?;
-    let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| {
+    let batch: Batch = crate::core::json::parse(&bytes).map_err(|e| {
         ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}"))
     })?;
     if batch.audio_buffer.len() > most {

@@ -176,6 +176,9 @@ pub(crate) struct RunArgs {
     /// (sooner for short ones)
     #[arg(long, value_enum, env = "VOCE_OVERLAP", default_value = "auto")]
     pub(crate) overlap: OverlapArg,
+    /// Keep each thread on a core of its own (Linux)
+    #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
+    pub(crate) pin: bool,
 }
 
 /// A way for the stages to share the threads.

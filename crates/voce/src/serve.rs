@@ -1,5 +1,6 @@
 //! `voce serve`: settings from flags, variables and a file, models from the store, and the server that answers.
 
+mod check;
 mod models;
 mod moshi_config;
 mod settings;
@@ -12,7 +13,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use serde_json::json;
 use voce_engine::store::Store;
-use voce_server::{Limits, Models, Server, ServerOptions};
+use voce_server::{JOURNAL_LIMIT, JournalOptions, Limits, Models, OtlpOptions, Server, ServerOptions};
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
@@ -76,13 +77,18 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     let settings = gather(&args)?;
     let options = options(&settings)?;
     if args.check {
-        return check(console, &store, &settings, &options);
+        return check::run(console, &store, &settings, &options);
     }
     if !options.addr.ip().is_loopback() && options.keys.is_empty() {
         console.note(&format!(
             "warning: whoever reaches {} can use this server: set --api-key-file",
             options.addr
         ));
+    }
+    if options.journal.tokens.is_some() || options.journal.audio.is_some() {
+        console.note(
+            "warning: what people say is kept on this machine (--log-tokens, --capture-audio): tell them",
+        );
     }
     crate::machine::raise_file_limit(options.limits.connections as u64 + 256);
     let models = models::load(console, &store, &settings)?;
@@ -161,30 +167,46 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         voice_changes: !settings.fixed_voices,
         asr_paths: settings.asr_path.clone(),
         tts_paths: settings.tts_path.clone(),
+        otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
+        journal: journal(settings)?,
     })
 }
 
-fn check(console: Console, store: &Store, settings: &Settings, options: &ServerOptions) -> Outcome {
-    let plan = models::plan(store, settings)?;
-    if console.json {
-        return console.json(&json!({
-            "addr": options.addr, "speak": plan.speak, "hear": plan.hear, "keys": options.keys.len(), "cors": options.cors,
-            "wyoming": options.wyoming, "aliases": options.aliases, "null_model": settings.null_model,
-        }));
+/// Where spans go: as the settings say, else as OpenTelemetry's own variables do.
+fn otlp(settings: &Settings, var: impl Fn(&str) -> Option<String>) -> Outcome<Option<OtlpOptions>> {
+    if var("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true")) {
+        return Ok(None);
     }
-    let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    console.result(&format!(
-        "address    {}\nspeak      {}\nhear       {}\nkeys       {}\nwyoming    {}",
-        options.addr,
-        list(&plan.speak),
-        list(&plan.hear),
-        if options.keys.is_empty() {
-            "none: no key is needed".into()
-        } else {
-            options.keys.len().to_string()
-        },
-        options.wyoming.map_or_else(|| "off".into(), |a| a.to_string()),
-    ))
+    let theirs = || var("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| var("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    let address = match settings.otlp.as_deref() {
+        Some("off") => None,
+        Some(address) => Some(address.to_owned()),
+        None => theirs(),
+    };
+    let Some(address) = address else { return Ok(None) };
+    let mut options = OtlpOptions::new(&address).map_err(|e| Failure::usage(format!("--otlp: {e}")))?;
+    if let Some(name) = settings.otlp_service.clone().or_else(|| var("OTEL_SERVICE_NAME")) {
+        options = options.service(name);
+    }
+    let headers = var("OTEL_EXPORTER_OTLP_TRACES_HEADERS").or_else(|| var("OTEL_EXPORTER_OTLP_HEADERS"));
+    if let Some(list) = headers {
+        options = options.headers(&list).map_err(Failure::usage)?;
+    }
+    Ok(Some(options))
+}
+
+/// What is kept of streams. A folder that cannot be made is told now: later it would only cost what should be kept.
+fn journal(settings: &Settings) -> Outcome<JournalOptions> {
+    for folder in [&settings.log_tokens, &settings.capture_audio].into_iter().flatten() {
+        std::fs::create_dir_all(folder).map_err(|e| {
+            Failure::usage(format!("{}: {e}: streams cannot be kept there", folder.display()))
+        })?;
+    }
+    Ok(JournalOptions {
+        tokens: settings.log_tokens.clone(),
+        audio: settings.capture_audio.clone(),
+        limit: settings.capture_bytes.unwrap_or(JOURNAL_LIMIT),
+    })
 }
 
 async fn serve(console: Console, options: ServerOptions, models: Models, store: Store) -> Outcome {
@@ -212,5 +234,29 @@ async fn stopped() {
     let mut look = tokio::time::interval(Duration::from_millis(50));
     while !crate::interrupt::raised() {
         look.tick().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_go_where_flags_or_variables_say() {
+        let of = |flag: Option<&str>, vars: &[(&str, &str)]| {
+            let settings = Settings { otlp: flag.map(str::to_owned), ..Settings::default() };
+            otlp(&settings, |name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+        };
+        let to = |url: &str| OtlpOptions::new(url).unwrap();
+        assert_eq!(of(None, &[]).unwrap(), None);
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318");
+        assert_eq!(of(None, &[endpoint]).unwrap(), Some(to("http://a:4318")));
+        assert_eq!(of(Some("http://b:1"), &[endpoint]).unwrap(), Some(to("http://b:1")));
+        assert_eq!(of(Some("off"), &[endpoint]).unwrap(), None);
+        assert_eq!(of(None, &[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap(), None);
+        let named =
+            of(None, &[endpoint, ("OTEL_SERVICE_NAME", "ears"), ("OTEL_EXPORTER_OTLP_HEADERS", "k=v")]);
+        assert_eq!(named.unwrap(), Some(to("http://a:4318").service("ears").headers("k=v").unwrap()));
+        assert!(of(Some("a:4318"), &[]).is_err());
     }
 }

@@ -16,6 +16,13 @@ pub enum ListenEvent {
         /// Why.
         reason: EndReason,
     },
+    /// So much has been decoded; only for streams that [asked](super::ListenRequest::progress) to be told.
+    Progress {
+        /// Seconds of audio that were decoded.
+        at: f64,
+        /// Where the newest token ended, in seconds of audio; none before the first.
+        spoken: Option<f64>,
+    },
 }
 
 /// Why an utterance ended.

@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
 use voce_models::transducer::{Decoder, Ngram, SearchState};
 use voce_nn::{Formats, Loader, PackedCache, Precision};
-use voce_runtime::{Exec, Isa};
+use voce_runtime::{Cores, Exec, Isa};
 use voce_text::Tokenizer;
 
 pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
@@ -39,7 +40,9 @@ pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
 pub use sender::AudioSender;
 
 use crate::EngineError;
+use crate::fault::Faults;
 use crate::packed;
+use crate::pulse::Pulse;
 use crate::speaker::{Trace, Tracer, default_threads};
 use crate::store::Store;
 use crate::wake::{Waker, lock};
@@ -57,6 +60,8 @@ use words::Speller;
 const ROW_RATE: usize = 100;
 /// Seconds of audio that a stream holds before its sender must wait.
 const AHEAD_SECONDS: usize = 10;
+/// Silence that warms a model up: a chunk or two of every model.
+const WARM_SAMPLES: usize = 2 * SAMPLE_RATE;
 /// Streams side by side by default.
 const DEFAULT_SLOTS: usize = 8;
 /// Streams side by side at most.
@@ -75,11 +80,26 @@ pub struct ListenerOptions {
     pub isa: Option<Isa>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
+    /// Keep each thread on a core of its own, where there are enough.
+    pub pin: bool,
+    /// A step of an idle model this often keeps its caches and the CPU's clocks warm; none when absent.
+    pub keep_warm: Option<Duration>,
+    /// Faults that tests plant.
+    pub faults: Faults,
 }
 
 impl Default for ListenerOptions {
     fn default() -> Self {
-        Self { precision: Precision::Int8, threads: 0, slots: DEFAULT_SLOTS, isa: None, trace: None }
+        Self {
+            precision: Precision::Int8,
+            threads: 0,
+            slots: DEFAULT_SLOTS,
+            isa: None,
+            trace: None,
+            pin: false,
+            keep_warm: None,
+            faults: Faults::default(),
+        }
     }
 }
 
@@ -134,6 +154,7 @@ pub struct Listener {
     stop: Arc<AtomicBool>,
     live: Arc<AtomicUsize>,
     stats: Arc<Mutex<ListenerStats>>,
+    pulse: Arc<Pulse>,
     thread: Option<JoinHandle<()>>,
     /// Writes packed weights.
     keeping: Option<JoinHandle<()>>,
@@ -173,7 +194,9 @@ impl Listener {
         if let Some(cache) = cache {
             loader = loader.with_cache(cache);
         }
-        let mut exec = Exec::with_isa(threads, isa)?;
+        let cores = if options.pin { Cores::take(threads) } else { None };
+        let make = || Exec::with_isa(threads, isa);
+        let mut exec = cores.as_ref().map_or_else(make, |cores| cores.hold(make))?;
         let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
         let decoder = Decoder::load(&loader, &config, formats)?;
         let state = encoder.state(slots, frames_per_stream(&encoder, slots));
@@ -218,6 +241,7 @@ impl Listener {
         let (waker, stop, live) = (Arc::<Waker>::default(), Arc::<AtomicBool>::default(), Arc::default());
         let stats = Arc::<Mutex<ListenerStats>>::default();
         let (requests, taken) = sync_channel(slots);
+        let pulse = Pulse::new(Duration::from_millis(u64::from(frame_ms)));
         let thread = ModelThread {
             model: model.clone(),
             state: Some(state),
@@ -229,10 +253,18 @@ impl Listener {
             stats: stats.clone(),
             tracer: Tracer::new(options.trace.clone(), "model"),
             slots,
+            pulse: pulse.clone(),
+            keep_warm: options.keep_warm,
+            faults: options.faults.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("voce-listen".into())
-            .spawn(move || thread.run())
+            .spawn(move || {
+                if let Some(cores) = cores {
+                    cores.pin_caller();
+                }
+                thread.run();
+            })
             .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))?;
         Ok(Self {
             info,
@@ -243,6 +275,7 @@ impl Listener {
             stop,
             live,
             stats,
+            pulse,
             thread: Some(thread),
             keeping: None,
         })
@@ -261,6 +294,20 @@ impl Listener {
     /// The work since the last call, or since the begin.
     pub fn take_stats(&self) -> ListenerStats {
         std::mem::take(&mut lock(&self.stats))
+    }
+
+    /// The pulse of its thread.
+    pub fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
+    }
+
+    /// Runs it once from end to end, so that the first stream finds memory and caches as the second one does.
+    pub fn warm(&self) -> Result<(), EngineError> {
+        let (mut audio, mut events) = self.listen(&ListenRequest::default())?;
+        // A sender that finds nobody learns why by the events.
+        let _ = audio.push(&vec![0.0; WARM_SAMPLES]);
+        audio.finish();
+        events.try_for_each(|event| event.map(drop))
     }
 
     /// The tokeniser.
@@ -371,6 +418,7 @@ impl Listener {
                 longest: request.endpoint.max_ms.map(frames),
             },
             partials: request.partials,
+            progress: request.progress,
             nbest: request.nbest,
             chunks_per_step: request.chunks_per_step,
             saved,

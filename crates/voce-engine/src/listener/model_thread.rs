@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use voce_audio::mel::normalise_per_feature;
-use voce_models::fastconformer::{Encoder, EncoderState, MelNormalize};
-use voce_models::transducer::{Decoder, Search, SearchState};
+use voce_models::fastconformer::{Encoder, EncoderState, MelNormalize, StreamShape};
+use voce_models::transducer::{Decoder, Search, SearchOptions, SearchState};
 use voce_runtime::{Buffer, Exec, FrameSpan, Span};
 
 use super::ROW_RATE;
@@ -18,6 +18,8 @@ use super::outlet::Outlet;
 use super::slot::{NewStream, Plan, Planned, Slot};
 use super::words::Speller;
 use crate::EngineError;
+use crate::fault::{FaultPoint, Faults};
+use crate::pulse::{Life, Pulse, Stage};
 use crate::speaker::Tracer;
 use crate::wake::{Waker, lock};
 
@@ -25,6 +27,8 @@ use crate::wake::{Waker, lock};
 const STEP_FRAMES: usize = 512;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
+/// Mel rows of a step that keeps an offline model warm.
+const WARM_ROWS: usize = 64;
 
 /// What the model is, shared with those who ask.
 pub(super) struct Model {
@@ -72,6 +76,9 @@ pub(super) struct ModelThread {
     pub stats: Arc<Mutex<ListenerStats>>,
     pub tracer: Tracer,
     pub slots: usize,
+    pub pulse: Arc<Pulse>,
+    pub keep_warm: Option<Duration>,
+    pub faults: Faults,
 }
 
 struct Running {
@@ -115,6 +122,7 @@ pub(super) fn frames_per_stream(encoder: &Encoder, slots: usize) -> usize {
 impl ModelThread {
     /// Runs until told to stop; every stream is ended on the way out.
     pub(super) fn run(mut self) {
+        let life = Life(self.pulse.clone());
         let model = self.model.clone();
         let width = model.decoder.frame_width();
         let Some(state) = self.state.take() else { return };
@@ -133,6 +141,8 @@ impl ModelThread {
         };
         let result =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
+        // Whoever learns of the end by a stream finds the model dead.
+        drop(life);
         let reason = if result.is_err() { "the model thread panicked" } else { "it was closed" };
         let end = |outlet: &Outlet, inlet: &Inlet| {
             outlet.finish(Err(EngineError::Stopped(reason.into())));
@@ -147,8 +157,52 @@ impl ModelThread {
             self.drop_cancelled(r);
             self.take_requests(r);
             if !self.step(r) {
-                self.waker.wait();
+                self.rest(r);
             }
+        }
+    }
+
+    /// Waits for work. A model without streams is stepped now and then to keep it warm, if that was asked for.
+    fn rest(&mut self, r: &mut Running) {
+        let idle = r.slots.iter().all(Option::is_none);
+        let woken = self.waker.wait(self.keep_warm.filter(|_| idle));
+        if !woken && idle {
+            self.warm_step(r);
+        }
+    }
+
+    /// A step of silence that nobody hears. The slot it uses starts anew with its next stream.
+    fn warm_step(&mut self, r: &mut Running) {
+        let model = self.model.clone();
+        let Ok(search) = SearchState::new(&model.decoder, &SearchOptions::with_beam(1)) else { return };
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
+        let offline = model.encoder.is_offline();
+        let rows = if offline { WARM_ROWS } else { model.encoder.mel_rows(0, 1, true) };
+        grow(&mut r.mel, 0, rows);
+        r.mel.head_mut(rows).fill(0.0);
+        model.encoder.start(&mut r.state, 0, StreamShape { look_ahead: 0, language: 0 });
+        let span = FrameSpan { slot: 0, rows, last: offline };
+        let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &[span]);
+        let frames = spans.iter().map(|s| s.rows).sum();
+        if frames > 0 {
+            r.projected.shape(frames, model.decoder.frame_width());
+            model.decoder.project(&mut self.exec, x, frames, &mut r.projected);
+            let span = Span { slot: 0, rows: frames };
+            r.search.step(&mut self.exec, &model.decoder, &r.projected, &[span], &mut [search]);
+        }
+        self.pulse.warmed(Stage::Model);
+    }
+
+    /// Does something for one stream; if that panics, this stream ends and no other.
+    fn alone(&mut self, r: &mut Running, i: usize, work: impl FnOnce(&mut Self, &mut Running)) {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            self.faults.pass(FaultPoint::Stream);
+            work(self, r);
+        }));
+        if result.is_err() {
+            tracing::error!(slot = i, "a panic in one stream: it was ended, the others go on");
+            self.free(r, i, Err(EngineError::Broken));
         }
     }
 
@@ -160,19 +214,23 @@ impl ModelThread {
         }
     }
 
-    fn take_requests(&self, r: &mut Running) {
+    fn take_requests(&mut self, r: &mut Running) {
         while let Some(free) = r.slots.iter().position(Option::is_none)
             && let Ok(mut new) = self.requests.try_recv()
         {
             let saved = new.saved.take();
             let slot = Slot::new(new, self.model.speller.clone(), self.model.frame_seconds);
             self.model.encoder.start(&mut r.state, free, slot.shape);
-            let slot = r.slots[free].insert(slot);
-            if let Some(saved) = saved
-                && let Err(e) = slot.restore(&self.model, &mut r.state, free, saved)
-            {
-                self.free(r, free, Err(e));
-            }
+            let waited = slot.outlet.since(Instant::now());
+            slot.outlet.record(|s| s.queue = waited);
+            r.slots[free] = Some(slot);
+            let Some(saved) = saved else { continue };
+            self.alone(r, free, |this, r| {
+                let Some(slot) = &mut r.slots[free] else { return };
+                if let Err(e) = slot.restore(&this.model, &mut r.state, free, saved) {
+                    this.free(r, free, Err(e));
+                }
+            });
         }
     }
 
@@ -193,6 +251,8 @@ impl ModelThread {
         if r.spans.is_empty() {
             return did;
         }
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
         let encoding = Instant::now();
         let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
@@ -215,6 +275,7 @@ impl ModelThread {
         self.tracer.event("search", searching, search, rows);
         self.count(r, rows, [encoder, search, begun.elapsed()]);
         self.settle(r);
+        self.pulse.end(Stage::Model, begun.elapsed(), rows, r.spans.iter().map(|s| s.slot));
         true
     }
 
@@ -263,8 +324,11 @@ impl ModelThread {
             match slot.plan(&self.model.encoder, room) {
                 Plan::Wait => return None,
                 Plan::Step(planned) => return Some(planned),
-                Plan::Snapshot => slot.answer_snapshot(&self.model, &r.state, i),
-                Plan::Close => self.close_part(r, i),
+                Plan::Snapshot => self.alone(r, i, |this, r| {
+                    let Some(slot) = &r.slots[i] else { return };
+                    slot.answer_snapshot(&this.model, &r.state, i);
+                }),
+                Plan::Close => self.alone(r, i, |this, r| this.close_part(r, i)),
                 Plan::Abandoned => self.free(r, i, Err(EngineError::Abandoned)),
             }
             *did = true;
@@ -306,7 +370,7 @@ impl ModelThread {
             for k in 0..r.pieces.len() {
                 let Span { slot, rows } = r.pieces[k];
                 if !offline {
-                    self.hear(r, slot, rows);
+                    self.alone(r, slot, |this, r| this.hear(r, slot, rows));
                 }
             }
         }
@@ -331,18 +395,23 @@ impl ModelThread {
     fn settle(&mut self, r: &mut Running) {
         for k in 0..r.spans.len() {
             let i = r.spans[k].slot;
-            let Some(slot) = &mut r.slots[i] else { continue };
-            let Planned { advance, closes, .. } = slot.planned;
-            slot.taken += advance;
-            if self.model.encoder.is_offline() {
-                slot.take_window(&self.model, &mut r.search, &mut self.exec, closes);
-            }
-            if closes {
-                self.close_part(r, i);
-            } else {
-                slot.utterance.tell_partial(&mut slot.events);
-                slot.outlet.push(&mut slot.events);
-            }
+            self.alone(r, i, |this, r| this.settle_one(r, i));
+        }
+    }
+
+    fn settle_one(&mut self, r: &mut Running, i: usize) {
+        let Some(slot) = &mut r.slots[i] else { return };
+        let Planned { advance, closes, .. } = slot.planned;
+        slot.taken += advance;
+        if self.model.encoder.is_offline() {
+            slot.take_window(&self.model, &mut r.search, &mut self.exec, closes);
+        }
+        if closes {
+            self.close_part(r, i);
+        } else {
+            slot.utterance.tell_partial(&mut slot.events);
+            slot.tell_progress();
+            slot.outlet.push(&mut slot.events);
         }
     }
 
@@ -362,6 +431,7 @@ impl ModelThread {
                 let at = samples as f64 / SAMPLE_RATE as f64;
                 slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.events);
                 slot.begin_part(samples);
+                slot.tell_progress();
                 self.model.encoder.start(&mut r.state, i, slot.shape);
                 slot.outlet.push(&mut slot.events);
             }
@@ -388,10 +458,15 @@ impl ModelThread {
             s.total += total;
             s.step_times.add(total);
         }
+        let now = Instant::now();
         for part in &r.parts {
             let Some(slot) = &r.slots[part.slot] else { continue };
-            let share = total.mul_f64(part.rows as f64 / rows.max(1) as f64);
+            let portion = part.rows as f64 / rows.max(1) as f64;
+            let share = total.mul_f64(portion);
+            let end = slot.outlet.since(now);
             slot.outlet.record(|s| {
+                s.encoder.add(end.saturating_sub(search), encoder, encoder.mul_f64(portion));
+                s.search.add(end, search, search.mul_f64(portion));
                 s.steps += 1;
                 s.step_times.add(total);
                 s.step_time += share;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::event::ListenEvent;
 use super::histogram::Histogram;
 use super::inlet::Inlet;
-use crate::EngineError;
 use crate::mailbox::Mailbox;
 use crate::wake::Waker;
+use crate::{EngineError, StageTime};
 
 /// Events beyond which a stream pauses until they are read.
 pub const MAX_EVENTS: usize = 1024;
@@ -22,7 +22,8 @@ impl Outlet {
         Arc::new(Self(Mailbox::new(waker, MAX_EVENTS, |_| 1)))
     }
 
-    /// Adds events, and leaves `events` empty. A partial that nobody has read gives way to what follows it.
+    /// Adds events, and leaves `events` empty. A partial, or a progress, that nobody has read gives way
+    /// to what follows it.
     pub(super) fn push(&self, events: &mut Vec<ListenEvent>) {
         if events.is_empty() {
             return;
@@ -32,15 +33,18 @@ impl Outlet {
                 let has_words = match &event {
                     ListenEvent::Word(_) => true,
                     ListenEvent::Partial(s) | ListenEvent::Final(s) => !s.words.is_empty(),
-                    ListenEvent::Endpoint { .. } => false,
+                    ListenEvent::Endpoint { .. } | ListenEvent::Progress { .. } => false,
                 };
                 if has_words {
                     let elapsed = q.elapsed;
                     q.stats.first_word.get_or_insert(elapsed);
                 }
-                if matches!(event, ListenEvent::Partial(_) | ListenEvent::Final(_))
-                    && matches!(q.newest(), Some(ListenEvent::Partial(_)))
-                {
+                let stale = matches!(
+                    (&event, q.newest()),
+                    (ListenEvent::Partial(_) | ListenEvent::Final(_), Some(ListenEvent::Partial(_)))
+                        | (ListenEvent::Progress { .. }, Some(ListenEvent::Progress { .. }))
+                );
+                if stale {
                     q.withdraw();
                 }
                 q.stats.words += usize::from(matches!(event, ListenEvent::Word(_)));
@@ -62,6 +66,11 @@ impl Outlet {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
+    }
+
+    /// How long after the request a moment is.
+    pub(super) fn since(&self, moment: Instant) -> Duration {
+        self.0.since(moment)
     }
 
     pub(super) fn record(&self, f: impl FnOnce(&mut ListenStats)) {
@@ -86,6 +95,12 @@ pub struct ListenStats {
     pub step_times: Histogram,
     /// This stream's share of those steps, by frames.
     pub step_time: Duration,
+    /// From the request until the model took it up.
+    pub queue: Duration,
+    /// Work of the encoder.
+    pub encoder: StageTime,
+    /// Work of the search.
+    pub search: StageTime,
     /// Encoder frames.
     pub frames: usize,
     /// Words told.

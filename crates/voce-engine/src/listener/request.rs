@@ -33,6 +33,8 @@ pub struct ListenRequest {
     pub endpoint: Endpointing,
     /// Whether to tell what is not yet certain.
     pub partials: bool,
+    /// Whether to tell after each step how much was decoded.
+    pub progress: bool,
     /// Chunks that one step may take where more than one waits: 0 chooses what is fastest. The result is the
     /// same either way.
     pub chunks_per_step: usize,
@@ -50,6 +52,7 @@ impl Default for ListenRequest {
             language: None,
             endpoint: Endpointing::default(),
             partials: false,
+            progress: false,
             chunks_per_step: 0,
         }
     }

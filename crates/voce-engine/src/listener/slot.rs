@@ -25,6 +25,7 @@ pub(super) struct NewStream {
     pub fresh: SearchState,
     pub rules: Rules,
     pub partials: bool,
+    pub progress: bool,
     pub nbest: usize,
     pub chunks_per_step: usize,
     /// Where to go on; from the begin when absent.
@@ -41,6 +42,7 @@ pub(super) struct Slot {
     pub search: Option<SearchState>,
     pub beam: bool,
     rules: Rules,
+    progress: bool,
     pub nbest: usize,
     chunks_per_step: usize,
     pub utterance: Utterance,
@@ -93,6 +95,7 @@ impl Slot {
             inlet: new.inlet,
             outlet: new.outlet,
             shape: new.shape,
+            progress: new.progress,
             nbest: new.nbest,
             chunks_per_step: new.chunks_per_step,
             taken: 0,
@@ -147,6 +150,14 @@ impl Slot {
             Some(false) => Plan::Snapshot,
             Some(true) if offer.rows == 0 => Plan::Close,
             Some(true) => Plan::Step(Planned { rows: offer.rows, advance: offer.rows, closes: true }),
+        }
+    }
+
+    /// Tells how far the stream is, where that was asked for.
+    pub(super) fn tell_progress(&mut self) {
+        if self.progress {
+            let at = self.utterance.seconds(self.searched);
+            self.events.push(ListenEvent::Progress { at, spoken: self.utterance.spoken() });
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Utterance {
     shown: Vec<u32>,
     /// An utterance came before, in the same part of the stream.
     later: bool,
+    /// Where the utterance before ended its last token, in seconds.
+    spoken_before: Option<f64>,
     /// Utterances ended.
     pub ended: usize,
 }
@@ -49,6 +51,7 @@ impl Utterance {
             told: 0,
             shown: Vec::new(),
             later: false,
+            spoken_before: None,
             ended: 0,
         }
     }
@@ -162,7 +165,14 @@ impl Utterance {
         self.tell_words(true, events);
     }
 
+    /// Where the newest token ended, in seconds.
+    pub(super) fn spoken(&self) -> Option<f64> {
+        let last = self.tentative.last().or(self.tokens.last());
+        last.map(|t| self.clock.at(self.speller.end_of(t).max(t.frame + 1))).or(self.spoken_before)
+    }
+
     fn clear(&mut self) {
+        self.spoken_before = self.spoken();
         self.tokens.clear();
         self.told = 0;
         self.shown.clear();
@@ -267,6 +277,7 @@ mod tests {
             ListenEvent::Word(w) => w.text.clone(),
             ListenEvent::Final(s) => format!("[{}]", s.text),
             ListenEvent::Endpoint { reason, .. } => reason.name().to_owned(),
+            ListenEvent::Progress { .. } => "progress".to_owned(),
         };
         events.iter().map(text).collect()
     }

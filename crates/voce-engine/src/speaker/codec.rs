@@ -13,6 +13,8 @@ use voce_runtime::{Exec, Span};
 use super::stream::Output;
 use super::trace::Tracer;
 use crate::EngineError;
+use crate::fault::{FaultPoint, Faults};
+use crate::pulse::{Pulse, Stage};
 
 /// Frames of one slot decoded together once it is ahead of playback.
 pub(super) const GROUP: usize = 4;
@@ -33,6 +35,8 @@ pub(super) enum Message {
     Close { job: u64, result: Result<(), EngineError> },
     /// A request is over at once; what its slots hold is thrown away.
     Drop { job: u64 },
+    /// Nothing is under way: a step that nobody hears keeps the codec warm.
+    Warm,
 }
 
 struct Slot {
@@ -61,10 +65,20 @@ pub(super) struct CodecStage {
     spans: Vec<Span>,
     input: Vec<f32>,
     tracer: Tracer,
+    pulse: Arc<Pulse>,
+    faults: Faults,
+    /// A step to keep warm is due.
+    warm: bool,
 }
 
 impl CodecStage {
-    pub(super) fn new(decoder: Arc<MimiDecoder>, slots: usize, tracer: Tracer) -> Self {
+    pub(super) fn new(
+        decoder: Arc<MimiDecoder>,
+        slots: usize,
+        tracer: Tracer,
+        pulse: Arc<Pulse>,
+        faults: Faults,
+    ) -> Self {
         let state = decoder.state(slots, slots.max(GROUP));
         Self {
             state,
@@ -74,6 +88,9 @@ impl CodecStage {
             input: Vec::new(),
             decoder,
             tracer,
+            pulse,
+            faults,
+            warm: false,
         }
     }
 
@@ -116,6 +133,7 @@ impl CodecStage {
                 }
                 self.jobs.remove(&job);
             }
+            Message::Warm => self.warm = true,
         }
     }
 
@@ -150,13 +168,20 @@ impl CodecStage {
             self.spans.push(Span { slot: i, rows: n });
         }
         if self.spans.is_empty() {
+            if std::mem::take(&mut self.warm) && self.slots.iter().all(Option::is_none) {
+                self.warm_step(exec);
+            }
             return false;
         }
+        self.pulse.begin(Stage::Codec);
+        self.faults.pass(FaultPoint::Codec);
         let begun = Instant::now();
         let audio = self.decoder.decode(exec, &mut self.state, &self.spans, &self.input);
         let took = begun.elapsed();
         let frames: usize = self.spans.iter().map(|s| s.rows).sum();
         self.tracer.event("codec", begun, took, frames);
+        self.pulse.end(Stage::Codec, took, frames, self.spans.iter().map(|s| s.slot));
+        let now = Instant::now();
         let (frame, fade) = (self.decoder.frame_size(), self.decoder.sample_rate() / 200);
         let mut ready = Vec::with_capacity(self.spans.len());
         let mut at = 0;
@@ -170,7 +195,11 @@ impl CodecStage {
             s.decoded += span.rows;
             if let Some(job) = self.jobs.get(&s.job) {
                 let share = took.mul_f64(span.rows as f64 / frames as f64);
-                job.output.record(|st| st.codec += share);
+                let end = job.output.since(now);
+                job.output.record(|st| {
+                    st.codec += share;
+                    st.codec_span.add(end, took, share);
+                });
             }
             ready.push((span.slot, s.job, s.order, samples));
         }
@@ -179,6 +208,16 @@ impl CodecStage {
             self.retire(slot);
         }
         true
+    }
+
+    /// A frame that nobody hears. The slot it uses starts anew with its next chunk.
+    fn warm_step(&mut self, exec: &mut Exec) {
+        self.pulse.begin(Stage::Codec);
+        self.input.clear();
+        self.input.resize(self.decoder.latent_dim(), 0.0);
+        self.state.reset(0);
+        self.decoder.decode(exec, &mut self.state, &[Span { slot: 0, rows: 1 }], &self.input);
+        self.pulse.warmed(Stage::Codec);
     }
 
     /// Completes a slot's part once all its frames are decoded.

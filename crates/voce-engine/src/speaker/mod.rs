@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use voce_models::mimi::MimiDecoder;
 use voce_models::pocket::{FlowLm, PocketConfig, Voice, VoiceEncoder, random_weights};
 use voce_nn::{Formats, Loader, Precision, Weights};
-use voce_runtime::{Exec, Isa};
+use voce_runtime::{Cores, Exec, Isa};
 use voce_text::{PromptRules, Tokenizer};
 
 pub use pieces::{HungUp, TextSender};
@@ -29,7 +30,9 @@ pub use trace::{Trace, TraceEvent};
 pub use voices::voice_bytes;
 
 use crate::EngineError;
+use crate::fault::Faults;
 use crate::packed;
+use crate::pulse::{Life, Pulse};
 use crate::store::{Store, catalogue};
 use crate::wake::Waker;
 use codec::{CodecStage, Message};
@@ -78,6 +81,12 @@ pub struct SpeakerOptions {
     pub isa: Option<Isa>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
+    /// Keep each thread on a core of its own, where there are enough.
+    pub pin: bool,
+    /// A step of an idle model this often keeps its caches and the CPU's clocks warm; none when absent.
+    pub keep_warm: Option<Duration>,
+    /// Faults that tests plant.
+    pub faults: Faults,
 }
 
 impl Default for SpeakerOptions {
@@ -89,6 +98,9 @@ impl Default for SpeakerOptions {
             overlap: Overlap::Auto,
             isa: None,
             trace: None,
+            pin: false,
+            keep_warm: None,
+            faults: Faults::default(),
         }
     }
 }
@@ -138,6 +150,7 @@ pub struct Speaker {
     requests: SyncSender<NewJob>,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -222,19 +235,23 @@ impl Speaker {
         let mut handles = Vec::new();
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
-        let stage = CodecStage::new(decoder, slots, trace(if beside { "codec" } else { "model" }));
+        let pulse = Pulse::new(Duration::from_secs_f64(1.0 / config.mimi.frame_rate));
+        let tracer = trace(if beside { "codec" } else { "model" });
+        let stage = CodecStage::new(decoder, slots, tracer, pulse.clone(), options.faults.clone());
         let codec = if beside {
             let (sender, messages) = sync_channel(MESSAGES);
-            let exec = Exec::with_isa(codec_threads, isa)?;
-            handles.push(spawn("voce-codec", move || codec_thread(stage, exec, messages))?);
+            let (exec, cores) = team(codec_threads, isa, options.pin)?;
+            let life = Life(pulse.clone());
+            handles.push(spawn("voce-codec", cores, move || codec_thread(stage, exec, messages, life))?);
             Codec::Beside(sender)
         } else {
             Codec::InLine(Box::new(stage))
         };
         let lm_threads = if beside { threads - codec_threads } else { threads };
+        let (exec, cores) = team(lm_threads, isa, options.pin)?;
         let model = ModelThread {
             lm: lm.clone(),
-            exec: Exec::with_isa(lm_threads, isa)?,
+            exec,
             codec,
             requests: taken,
             waker: waker.clone(),
@@ -243,8 +260,11 @@ impl Speaker {
             frame_rate: config.mimi.frame_rate,
             sample_rate: config.mimi.sample_rate,
             slots,
+            pulse: pulse.clone(),
+            keep_warm: options.keep_warm,
+            faults: options.faults.clone(),
         };
-        handles.push(spawn("voce-model", move || model.run())?);
+        handles.push(spawn("voce-model", cores, move || model.run())?);
         Ok(Self {
             info,
             formats,
@@ -258,6 +278,7 @@ impl Speaker {
             requests,
             waker,
             stop,
+            pulse,
             threads: handles,
         })
     }
@@ -265,6 +286,11 @@ impl Speaker {
     /// What was loaded.
     pub fn info(&self) -> &SpeakerInfo {
         &self.info
+    }
+
+    /// The pulse of its threads.
+    pub fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
     }
 
     /// The tokeniser, for those who count tokens.
@@ -363,15 +389,36 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(DEFAULT_THREADS)
 }
 
-fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EngineError> {
+/// An executor, and the cores of its threads where they are to be pinned.
+fn team(threads: usize, isa: Isa, pin: bool) -> Result<(Exec, Option<Cores>), EngineError> {
+    let cores = if pin { Cores::take(threads) } else { None };
+    let make = || Exec::with_isa(threads, isa);
+    Ok((cores.as_ref().map_or_else(make, |cores| cores.hold(make))?, cores))
+}
+
+fn spawn(
+    name: &str,
+    cores: Option<Cores>,
+    f: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, EngineError> {
     std::thread::Builder::new()
         .name(name.into())
-        .spawn(f)
+        .spawn(move || {
+            if let Some(cores) = cores {
+                cores.pin_caller();
+            }
+            f();
+        })
         .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))
 }
 
 /// Runs the codec stage until the model thread is gone.
-fn codec_thread(mut stage: CodecStage, mut exec: Exec, messages: std::sync::mpsc::Receiver<Message>) {
+fn codec_thread(
+    mut stage: CodecStage,
+    mut exec: Exec,
+    messages: std::sync::mpsc::Receiver<Message>,
+    life: Life,
+) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         while let Ok(message) = messages.recv() {
             // No more than the channel holds, or what is ready would wait for a model that is faster.
@@ -385,6 +432,7 @@ fn codec_thread(mut stage: CodecStage, mut exec: Exec, messages: std::sync::mpsc
             stage.work(&mut exec);
         }
     }));
+    drop(life);
     let reason = if result.is_err() { "the codec thread panicked" } else { "it was closed" };
     stage.fail(reason);
     // Requests that the stage has not met yet; the model thread finds the channel closed and ends the others.

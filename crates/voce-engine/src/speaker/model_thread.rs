@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voce_models::pocket::{FlowLm, FlowLmState, MIN_FRAMES_BEFORE_EOS, Voice, max_frames};
 use voce_runtime::Exec;
@@ -15,6 +15,8 @@ use super::pieces::Piece;
 use super::stream::Output;
 use super::trace::Tracer;
 use crate::EngineError;
+use crate::fault::{FaultPoint, Faults};
+use crate::pulse::{Life, Pulse, Stage};
 use crate::wake::Waker;
 
 /// Positions of a cache are a multiple of this, so that it seldom has to grow.
@@ -95,6 +97,9 @@ pub(super) struct ModelThread {
     pub frame_rate: f64,
     pub sample_rate: usize,
     pub slots: usize,
+    pub pulse: Arc<Pulse>,
+    pub keep_warm: Option<Duration>,
+    pub faults: Faults,
 }
 
 struct Running {
@@ -109,6 +114,7 @@ struct Running {
 impl ModelThread {
     /// Runs until told to stop; every stream is ended on the way out.
     pub(super) fn run(mut self) {
+        let life = Life(self.pulse.clone());
         let mut r = Running {
             state: None,
             slots: (0..self.slots).map(|_| None).collect(),
@@ -119,6 +125,8 @@ impl ModelThread {
         };
         let result =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
+        // Whoever learns of the end by a stream finds the model dead.
+        drop(life);
         let reason = match (&result, &self.codec) {
             (Err(_), _) => "the model thread panicked",
             (Ok(()), Codec::Gone) => "the codec thread panicked",
@@ -147,8 +155,34 @@ impl ModelThread {
                 Codec::Beside(_) | Codec::Gone => false,
             };
             if !(admitted || stepped || closed || decoded) {
-                self.waker.wait();
+                self.rest(r);
             }
+        }
+    }
+
+    /// Waits for work. A model without requests is stepped now and then to keep it warm, if that was asked for.
+    fn rest(&mut self, r: &mut Running) {
+        let idle = r.jobs.is_empty() && r.slots.iter().all(Option::is_none);
+        let woken = self.waker.wait(self.keep_warm.filter(|_| idle));
+        if !woken && idle {
+            self.warm_step(r);
+        }
+    }
+
+    /// A frame that nobody hears. The slot it uses starts anew with its next chunk.
+    fn warm_step(&mut self, r: &mut Running) {
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
+        self.make_room(&mut r.state, 1);
+        let Some(state) = &mut r.state else { return };
+        self.lm.start(state, 0, &Voice::empty(&self.lm));
+        r.noise.clear();
+        r.noise.resize(self.lm.latent_dim(), 0.0);
+        self.lm.step(&mut self.exec, state, &[0], &r.noise, 1);
+        self.pulse.warmed(Stage::Model);
+        self.codec.send(Message::Warm);
+        if let Codec::InLine(stage) = &mut self.codec {
+            stage.work(&mut self.exec);
         }
     }
 
@@ -201,12 +235,30 @@ impl ModelThread {
             let frames = max_frames(tokens.len(), self.frame_rate);
             let frames = job.new.max_frames.map_or(frames, |n| frames.min(n));
             let positions = job.new.voice.positions() + tokens.len() + frames;
-            self.make_room(&mut r.state, positions);
-            self.begin(r, turn, free, tokens, after);
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.faults.pass(FaultPoint::Stream);
+                self.make_room(&mut r.state, positions);
+                self.begin(r, turn, free, tokens, after);
+            }));
+            if result.is_err() {
+                self.break_off(r, turn);
+                return true;
+            }
             r.jobs.rotate_left(1);
             return true;
         }
         false
+    }
+
+    /// Ends a request that panicked, and no other.
+    fn break_off(&mut self, r: &mut Running, turn: usize) {
+        let Some(job) = r.jobs.remove(turn) else { return };
+        tracing::error!("a panic in one request: it was ended, the others go on");
+        for slot in &mut r.slots {
+            slot.take_if(|s| s.job == job.id);
+        }
+        self.codec.send(Message::Drop { job: job.id });
+        job.new.output.finish(Err(EngineError::Broken));
     }
 
     /// The next chunk of a request's text; pauses on the way go straight to the codec.
@@ -254,12 +306,19 @@ impl ModelThread {
         let job = &r.jobs[turn];
         let limit = self.frame_limit(job, tokens.len());
         let state = r.state.as_mut().expect("made by make_room");
+        self.pulse.begin(Stage::Model);
         let begun = Instant::now();
         self.lm.start(state, slot, &job.new.voice);
         self.lm.prefill_tokens(&mut self.exec, state, slot, &tokens);
         let took = begun.elapsed();
         self.tracer.event("prefill", begun, took, tokens.len());
+        self.pulse.end(Stage::Model, took, 1, std::iter::once(slot));
+        let (from, end) = (job.new.output.since(begun), job.new.output.since(begun + took));
         job.new.output.record(|s| {
+            if s.chunks == 0 {
+                s.queue = from;
+            }
+            s.prefill_span.add(end, took, took);
             s.prefill += took;
             s.chunks += 1;
             s.tokens += tokens.len();
@@ -318,6 +377,8 @@ impl ModelThread {
             let clamp = jobs.iter().find(|j| j.id == s.job).and_then(|j| j.new.noise_clamp);
             s.noise.fill(s.std, clamp, out);
         }
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
         let begun = Instant::now();
         let mut through_backbone = begun;
         let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, |_, _| {
@@ -326,6 +387,8 @@ impl ModelThread {
         let (backbone, head) = (through_backbone - begun, through_backbone.elapsed());
         self.tracer.event("backbone", begun, backbone, live.len());
         self.tracer.event("head", through_backbone, head, live.len());
+        self.pulse.end(Stage::Model, backbone + head, live.len(), live.iter().copied());
+        let now = Instant::now();
         for (row, &i) in live.iter().enumerate() {
             let s = slots[i].as_mut().expect("live");
             let job = jobs.iter_mut().find(|j| j.id == s.job).expect("slots of live requests");
@@ -345,7 +408,9 @@ impl ModelThread {
             }
             let n = live.len() as u32;
             let unended = !over && s.made == s.limit;
+            let end = job.new.output.since(now);
             job.new.output.record(|st| {
+                st.synth_span.add(end, backbone + head, (backbone + head) / n);
                 st.backbone += backbone / n;
                 st.head += head / n;
                 st.frames = job.frames;

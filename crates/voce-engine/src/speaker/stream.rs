@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::EngineError;
 use crate::mailbox::Mailbox;
 use crate::wake::Waker;
+use crate::{EngineError, StageTime};
 
 /// A piece of audio, mono, at the speaker's sample rate.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +49,11 @@ impl Output {
         self.0.is_cancelled()
     }
 
+    /// How long after the request a moment is.
+    pub(super) fn since(&self, moment: Instant) -> Duration {
+        self.0.since(moment)
+    }
+
     pub(super) fn record(&self, f: impl FnOnce(&mut SpeakStats)) {
         self.0.record(f);
     }
@@ -77,6 +82,14 @@ pub struct SpeakStats {
     pub head: Duration,
     /// Time in the codec.
     pub codec: Duration,
+    /// From the request until the model took up its text.
+    pub queue: Duration,
+    /// The prefill of its text, over time.
+    pub prefill_span: StageTime,
+    /// Backbone and head, over time.
+    pub synth_span: StageTime,
+    /// The codec, over time.
+    pub codec_span: StageTime,
     /// Chunks that reached their frame limit without an end.
     pub unended: usize,
 }

@@ -12,6 +12,7 @@ use super::layout::{RepoCache, make_parent};
 use super::partial::Partial;
 use super::progress::{Cancel, Event};
 use super::settings::Patience;
+use crate::breaker::{Breaker, jittered};
 
 const CHUNK: usize = 64 << 10;
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -20,6 +21,7 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 pub(super) struct Transfer<'a> {
     pub(super) hub: &'a Hub<'a>,
     pub(super) patience: Patience,
+    pub(super) breaker: &'a Breaker,
     pub(super) cancel: &'a Cancel,
     pub(super) report: &'a mut dyn FnMut(&Event<'_>),
 }
@@ -40,11 +42,32 @@ impl Transfer<'_> {
         let mut failures = Failures { count: 0, best: 0 };
         loop {
             self.check_cancel()?;
-            match attempt(self.hub) {
+            match self.guarded(what, |this| (attempt(this.hub), false)) {
                 Ok(value) => return Ok(value),
                 Err(trouble) => self.after(what, trouble, 0, &mut failures)?,
             }
         }
+    }
+
+    /// One call behind the breaker, which also says whether bytes came. Those, or an answer of any kind, are a
+    /// success: the hub is there.
+    fn guarded<T>(
+        &mut self,
+        what: &str,
+        call: impl FnOnce(&mut Self) -> (Result<T, Trouble>, bool),
+    ) -> Result<T, Trouble> {
+        let breaker = self.breaker;
+        let pass = breaker.enter().map_err(|resting| StoreError::Resting {
+            what: what.to_owned(),
+            seconds: resting.0.as_secs_f64().ceil() as u64,
+        })?;
+        let (result, came) = call(self);
+        match &result {
+            Err(_) if self.cancel.is_cancelled() => drop(pass),
+            Err(Trouble::Fatal(StoreError::Network { .. }) | Trouble::Retry { .. }) if !came => pass.failed(),
+            _ => pass.succeeded(),
+        }
+        result
     }
 
     fn check_cancel(&self) -> Result<(), StoreError> {
@@ -73,7 +96,8 @@ impl Transfer<'_> {
             return Err(StoreError::Network { what: what.to_owned(), reason });
         }
         let doubled = self.patience.first_wait.saturating_mul(1 << (failures.count - 1).min(16));
-        let wait = wait.unwrap_or(doubled).min(self.patience.longest_wait);
+        // A server that says when is obeyed; else those who failed together should not come back together.
+        let wait = wait.unwrap_or_else(|| jittered(doubled)).min(self.patience.longest_wait);
         tracing::debug!(what, %reason, ?wait, "retrying");
         (self.report)(&Event::Retrying { file: what, attempt: failures.count, wait, reason: &reason });
         if self.cancel.wait(wait) { Err(StoreError::Cancelled) } else { Ok(()) }
@@ -149,8 +173,12 @@ impl Transfer<'_> {
         while !partial.is_whole() {
             self.check_cancel().map_err(fail)?;
             let from = partial.len();
-            if let Err(trouble) = self.read_some(&mut partial, file, meta, started, resumed) {
-                let what = format!("{}/{}", file.repo, file.path);
+            let what = format!("{}/{}", file.repo, file.path);
+            let read = self.guarded(&what, |this| {
+                let read = this.read_some(&mut partial, file, meta, started, resumed);
+                (read, partial.len() > from)
+            });
+            if let Err(trouble) = read {
                 self.after(&what, trouble, partial.len(), &mut failures).map_err(fail)?;
             } else if partial.len() == from && !partial.is_whole() {
                 let trouble = Trouble::Retry { wait: None, reason: "an empty reply".to_owned() };

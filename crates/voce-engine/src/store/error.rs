@@ -79,6 +79,14 @@ pub enum StoreError {
         /// The last failure.
         reason: String,
     },
+    /// The hub has failed so often that it is left alone for a while.
+    #[error("{what}: the hub has failed too often, the next try is in {seconds} s; what has arrived is kept")]
+    Resting {
+        /// What was to be fetched.
+        what: String,
+        /// How long it is left alone.
+        seconds: u64,
+    },
     /// A reply of the hub that makes no sense.
     #[error("unexpected reply for {what}: {reason}; check HF_ENDPOINT")]
     BadReply {
@@ -190,6 +198,7 @@ impl StoreError {
             StoreError::NotFound { .. } => "not_found",
             StoreError::RateLimited { .. } => "rate_limited",
             StoreError::Network { .. } => "network",
+            StoreError::Resting { .. } => "breaker_open",
             StoreError::BadReply { .. } => "bad_reply",
             StoreError::Damaged { .. } => "damaged",
             StoreError::DiskFull { .. } => "disk_full",

@@ -38,7 +38,9 @@ pub use remove::Removed;
 pub use settings::{DEFAULT_ENDPOINT, KEEP_PACKED, Patience, Settings, Token};
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::breaker::{Breaker, BreakerRule};
 use layout::RepoCache;
 use voices::VoiceDir;
 
@@ -46,12 +48,23 @@ use voices::VoiceDir;
 #[derive(Debug, Clone)]
 pub struct Store {
     settings: Settings,
+    breaker: Arc<Breaker>,
 }
 
 impl Store {
     /// A store with these settings.
     pub fn new(settings: Settings) -> Self {
-        Self { settings }
+        Self::with_breaker(settings, BreakerRule::default())
+    }
+
+    /// A store whose breaker around the hub has this rule.
+    pub fn with_breaker(settings: Settings, rule: BreakerRule) -> Self {
+        Self { settings, breaker: Arc::new(Breaker::new("hub", rule)) }
+    }
+
+    /// The breaker around the hub; clones of a store share it.
+    pub fn breaker(&self) -> &Arc<Breaker> {
+        &self.breaker
     }
 
     /// The store that the environment describes.

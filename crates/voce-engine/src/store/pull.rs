@@ -83,7 +83,8 @@ impl Store {
         }
         let hub = Hub::new(settings);
         let _attached = cancel.attach(hub.agent());
-        let mut transfer = Transfer { hub: &hub, patience: settings.patience, cancel, report };
+        let breaker = &*self.breaker;
+        let mut transfer = Transfer { hub: &hub, patience: settings.patience, breaker, cancel, report };
         let wanted = match reference {
             Reference::Catalogue { entry, cloning } => catalogue_files(entry, *cloning, &options.voices)?,
             Reference::Hub(place) => self.hub_files(place, &options.patterns, &mut transfer)?,

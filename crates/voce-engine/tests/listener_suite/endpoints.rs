@@ -40,6 +40,26 @@ fn silence_after_speech_ends_an_utterance() {
 }
 
 #[test]
+fn progress_tells_how_far_and_since_when_nothing_was_said() {
+    let listener = open("stream", 1);
+    let audio = twice();
+    for silence in [None, Some(240)] {
+        let heard = hear(&listener, &ListenRequest { progress: true, ..request(silence, None, 80) }, &audio);
+        assert!(
+            heard.progress.windows(2).all(|p| p[0].0 < p[1].0 && p[0].1 <= p[1].1),
+            "{:?}",
+            heard.progress
+        );
+        let (at, spoken) = *heard.progress.last().unwrap();
+        let seconds = audio.len() as f64 / 16_000.0;
+        assert!((seconds - 0.3..seconds + 0.08).contains(&at), "{at} of {seconds}");
+        let last = heard.segments.last().unwrap().frames.last().map(|f| (f + 1) as f64 * 0.08);
+        assert!(spoken.unwrap() <= last.unwrap() + 1e-6 && spoken.unwrap() > 1.5, "{spoken:?} {last:?}");
+    }
+    assert_eq!(hear(&listener, &chunk(80), &audio).progress, []);
+}
+
+#[test]
 fn without_rules_nothing_ends() {
     let heard = hear(&open("stream", 1), &chunk(320), &twice());
     assert_eq!((heard.segments.len(), heard.ends.len()), (1, 0));

@@ -53,6 +53,7 @@ pub(crate) struct Heard {
     pub(crate) words: Vec<Word>,
     pub(crate) ends: Vec<(f64, &'static str)>,
     pub(crate) partials: usize,
+    pub(crate) progress: Vec<(f64, Option<f64>)>,
 }
 
 impl Heard {
@@ -70,6 +71,7 @@ impl Heard {
             ListenEvent::Word(w) => self.words.push(w),
             ListenEvent::Endpoint { at, reason } => self.ends.push((at, reason.name())),
             ListenEvent::Partial(_) => self.partials += 1,
+            ListenEvent::Progress { at, spoken } => self.progress.push((at, spoken)),
         }
     }
 }

@@ -67,7 +67,9 @@ async fn connection(stream: TcpStream, router: Router, state: &AppState) {
     // Frames of audio are small and wanted at once.
     let _ = stream.set_nodelay(true);
     let limits = &state.options.limits;
-    let io = TokioIo::new(StallGuard::new(stream, limits.write_stall));
+    let io = StallGuard::new(stream, limits.write_stall);
+    let peer = io.peer();
+    let io = TokioIo::new(io);
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
@@ -75,13 +77,16 @@ async fn connection(stream: TcpStream, router: Router, state: &AppState) {
         .serve_connection(io, TowerToHyperService::new(router))
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
-    let result = tokio::select! {
-        result = serving.as_mut() => result,
-        () = state.drain.begun() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+    let serve = async {
+        tokio::select! {
+            result = serving.as_mut() => result,
+            () = state.drain.begun() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
         }
     };
+    let result = peer.scope(serve).await;
     if let Err(error) = result {
         tracing::debug!(%error, "connection ended");
     }

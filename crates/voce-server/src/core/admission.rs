@@ -1,7 +1,7 @@
 //! Admission: slots are finite, and who finds none is told so at once, or waits in a short line if the server was set up so.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,8 +17,25 @@ pub(crate) struct Gate {
     /// Requests that may wait, and how long.
     line: usize,
     patience: Duration,
-    waiting: AtomicUsize,
+    waiting: Mutex<Line>,
     metrics: Metrics,
+}
+
+/// Who waits, and since when.
+#[derive(Default)]
+struct Line {
+    next: u64,
+    tickets: Vec<(u64, Instant)>,
+}
+
+/// How much a gate has to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    pub(crate) used: usize,
+    pub(crate) total: usize,
+    pub(crate) waiting: usize,
+    /// How long the first in line has waited.
+    pub(crate) age: Duration,
 }
 
 /// A slot; dropping it gives it back.
@@ -26,6 +43,8 @@ pub(crate) struct Permit {
     _slot: OwnedSemaphorePermit,
     kind: Kind,
     metrics: Metrics,
+    /// Microseconds in line that nobody has told yet.
+    waited: AtomicU64,
 }
 
 impl Gate {
@@ -35,33 +54,51 @@ impl Gate {
         // The series is there from the start, at zero.
         let _ = metrics.streams_active.get_or_create(&kind.label());
         let slots = Arc::new(Semaphore::new(total));
-        Self { slots, total, kind, line, patience, waiting: AtomicUsize::new(0), metrics }
+        Self { slots, total, kind, line, patience, waiting: Mutex::default(), metrics }
     }
 
     /// A slot now, or in the line's time.
     pub(crate) async fn enter(&self) -> Result<Permit, ServerError> {
         if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return Ok(self.admit(slot));
+            return Ok(self.admit(slot, Duration::ZERO));
         }
         let busy = || ServerError::Busy { what: self.kind.word(), slots: self.total };
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.line {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(busy());
-        }
-        let guard = Leaves(&self.waiting);
         let begun = Instant::now();
+        let ticket = {
+            let mut line = self.waiting();
+            if line.tickets.len() >= self.line {
+                return Err(busy());
+            }
+            line.next += 1;
+            let ticket = line.next;
+            line.tickets.push((ticket, begun));
+            ticket
+        };
+        let guard = Leaves(self, ticket);
         let got = tokio::time::timeout(self.patience, self.slots.clone().acquire_owned()).await;
         drop(guard);
         self.metrics.queue_seconds.observe(begun.elapsed().as_secs_f64());
         match got {
-            Ok(Ok(slot)) => Ok(self.admit(slot)),
+            Ok(Ok(slot)) => Ok(self.admit(slot, begun.elapsed())),
             _ => Err(busy()),
         }
     }
 
-    fn admit(&self, slot: OwnedSemaphorePermit) -> Permit {
+    fn waiting(&self) -> MutexGuard<'_, Line> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(&self, slot: OwnedSemaphorePermit, waited: Duration) -> Permit {
         self.metrics.streams_active.get_or_create(&self.kind.label()).inc();
-        Permit { _slot: slot, kind: self.kind, metrics: self.metrics.clone() }
+        let waited = AtomicU64::new(waited.as_micros() as u64);
+        Permit { _slot: slot, kind: self.kind, metrics: self.metrics.clone(), waited }
+    }
+
+    /// How much there is to do.
+    pub(crate) fn load(&self) -> Load {
+        let line = self.waiting();
+        let age = line.tickets.first().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+        Load { used: self.used(), total: self.total, waiting: line.tickets.len(), age }
     }
 
     /// Slots in all.
@@ -75,11 +112,18 @@ impl Gate {
     }
 }
 
-struct Leaves<'a>(&'a AtomicUsize);
+struct Leaves<'a>(&'a Gate, u64);
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting().tickets.retain(|(ticket, _)| *ticket != self.1);
+    }
+}
+
+impl Permit {
+    /// The time in line; a second stream in the same slot has not waited.
+    pub(crate) fn take_waited(&self) -> Duration {
+        Duration::from_micros(self.waited.swap(0, Ordering::Relaxed))
     }
 }
 

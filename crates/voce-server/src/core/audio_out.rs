@@ -8,6 +8,7 @@ use voce_audio::output::Output;
 use voce_audio::{AudioError, AudioFormat, AudioSink, RawEncoding, Resampler};
 
 use super::mp3;
+use super::trace::{Meter, Stage};
 
 /// Packets of 20 ms in a page of streamed Opus: less delay than the default of files.
 const OPUS_PAGE: u32 = 2;
@@ -53,6 +54,7 @@ pub(crate) struct Encoder {
     made: Made,
     resampler: Resampler,
     resampled: Vec<f32>,
+    meter: Meter,
 }
 
 impl Encoder {
@@ -68,14 +70,16 @@ impl Encoder {
             }
             Format::File(format) => sink_to(made.clone(), format, rate)?,
         };
-        Ok(Self { sink, made, resampler, resampled: Vec::new() })
+        Ok(Self { sink, made, resampler, resampled: Vec::new(), meter: Meter::new(Stage::EncodeOut) })
     }
 
     /// Bytes that are ready, which may be none; the header comes with the first call.
     pub(crate) fn write(&mut self, samples: &[f32]) -> Result<Bytes, AudioError> {
+        let begun = self.meter.begin();
         self.resampled.clear();
         self.resampler.process(samples, &mut self.resampled);
         self.sink.write(&self.resampled)?;
+        self.meter.end(begun);
         Ok(self.made.take())
     }
 

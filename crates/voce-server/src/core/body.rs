@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
@@ -24,6 +24,10 @@ pub(crate) async fn collect(
         headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if declared.is_some_and(|n| n > limit as u64) {
         return Err(ServerError::TooLarge(limit));
+    }
+    // What is packed is not unpacked here, so that a small body stays one.
+    if headers.get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(ServerError::malformed("the body has a Content-Encoding: send it without"));
     }
     let begun = Instant::now();
     let mut whole = BytesMut::new();
@@ -53,7 +57,7 @@ pub(crate) async fn json<T: DeserializeOwned>(
     limits: &Limits,
 ) -> Result<T, ServerError> {
     let bytes = collect(headers, body, limits.body.min(limits::MAX_JSON), limits).await?;
-    serde_json::from_slice(&bytes)
+    super::json::parse(&bytes)
         .map_err(|e| ServerError::malformed(format!("the body is not the JSON that this route takes: {e}")))
 }
 

@@ -30,6 +30,7 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Response {
 /// All series.
 pub(crate) async fn metrics(State(state): State<AppState>) -> Response {
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    super::vigil::show(&state);
     ([(CONTENT_TYPE, kind)], state.metrics.text()).into_response()
 }
 

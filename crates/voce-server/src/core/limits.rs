@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const MAX_BODY: usize = 25 * 1024 * 1024;
 /// Largest JSON request body: texts are short, audio does not come as JSON.
 pub const MAX_JSON: usize = 1024 * 1024;
+/// How deep JSON may be nested.
+pub const MAX_JSON_DEPTH: usize = 32;
 /// What a multipart body may have beside its file.
 pub const MULTIPART_OVERHEAD: usize = 64 * 1024;
 /// Longest text of one speech request, in bytes.
@@ -40,6 +42,8 @@ pub const WS_PING: Duration = Duration::from_secs(10);
 pub const WS_IDLE: Duration = Duration::from_secs(20);
 /// How long a closing WebSocket waits for the other side's word.
 pub const WS_CLOSE: Duration = Duration::from_secs(2);
+/// How long a last word may take that nobody waits for.
+pub const WS_GOODBYE: Duration = Duration::from_millis(200);
 /// How long work in flight has at shutdown.
 pub const DRAIN: Duration = Duration::from_secs(30);
 /// What clients that were refused are told to wait.
@@ -50,6 +54,10 @@ pub const MAX_CONNECTIONS: usize = 16_384;
 pub const MAX_WYOMING_LINE: usize = 64 * 1024;
 /// Largest payload of a Wyoming event.
 pub const MAX_WYOMING_PAYLOAD: usize = 1024 * 1024;
+/// A step of a model that lasts longer makes the server not ready.
+pub const STUCK_STEP: Duration = Duration::from_secs(5);
+/// How often models are looked at: whether they live, and which of their steps were slow.
+pub const WATCH: Duration = Duration::from_millis(250);
 /// Voices held ready, beside those on disk.
 pub const VOICE_CACHE: usize = 32;
 
@@ -76,6 +84,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Sockets open at once.
     pub connections: usize,
+    /// A step of a model that lasts longer makes the server not ready.
+    pub stuck_step: Duration,
 }
 
 impl Default for Limits {
@@ -91,6 +101,7 @@ impl Default for Limits {
             ws_idle: WS_IDLE,
             drain: DRAIN,
             connections: MAX_CONNECTIONS,
+            stuck_step: STUCK_STEP,
         }
     }
 }

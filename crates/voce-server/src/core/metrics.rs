@@ -1,7 +1,7 @@
 //! The series that `/metrics` shows: prefix `voce_`, base units, `_seconds`, `_bytes`, `_total`.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use voce_engine::breaker::{Breaker, BreakerState};
 
 /// What a stream does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,29 @@ pub(crate) struct ReasonLabel {
     pub(crate) reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct WhatLabel {
+    pub(crate) what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OutcomeLabel {
+    pub(crate) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BreakerLabel {
+    pub(crate) stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BreakerStateLabel {
+    pub(crate) stage: &'static str,
+    pub(crate) state: &'static str,
+}
+
 type Seconds = Counter<f64, AtomicU64>;
+type Level = Gauge<f64, AtomicU64>;
 
 /// All series; clones share them.
 #[derive(Clone)]
@@ -89,6 +112,20 @@ pub(crate) struct Metrics {
     pub(crate) model_restarts: Family<ModelLabel, Counter>,
     pub(crate) model_loads: Family<ModelLabel, Counter>,
     pub(crate) model_unloads: Family<ModelLabel, Counter>,
+    pub(crate) model_ready: Family<ModelLabel, Gauge>,
+    pub(crate) slow_steps: Family<ModelLabel, Counter>,
+    pub(crate) warm_steps: Family<ModelLabel, Counter>,
+    pub(crate) load: Family<KindLabel, Level>,
+    pub(crate) queue_waiting: Family<KindLabel, Gauge>,
+    pub(crate) queue_age: Family<KindLabel, Level>,
+    pub(crate) journal_dropped: Family<WhatLabel, Counter>,
+    pub(crate) journal_files: Family<OutcomeLabel, Counter>,
+    trace_spans: Family<OutcomeLabel, Counter>,
+    breaker_state: Family<BreakerStateLabel, Gauge>,
+    breaker_failures: Family<BreakerLabel, Counter>,
+    breaker_refused: Family<BreakerLabel, Counter>,
+    /// One scrape at a time brings counters up to those of others.
+    scrape: Arc<Mutex<()>>,
 }
 
 /// Buckets around a frame of 80 ms.
@@ -167,6 +204,44 @@ impl Metrics {
         r.register("model_loads", "Times a model was loaded", model_loads.clone());
         let model_unloads = Family::default();
         r.register("model_unloads", "Times an idle model was unloaded", model_unloads.clone());
+        let model_ready = Family::default();
+        r.register("model_ready", "1 where a model takes requests", model_ready.clone());
+        let slow_steps = Family::default();
+        r.register("slow_steps", "Steps of a model that took more than five frames", slow_steps.clone());
+        let warm_steps = Family::default();
+        r.register("warm_steps", "Steps made only to keep an idle model warm", warm_steps.clone());
+        let load = Family::default();
+        r.register_with_unit(
+            "load",
+            "Slots in use and requests in line, over slots; above 1 a line has formed",
+            Unit::Other("ratio".into()),
+            load.clone(),
+        );
+        let queue_waiting = Family::default();
+        r.register("queue_waiting", "Requests in line for a slot now", queue_waiting.clone());
+        let queue_age = Family::default();
+        r.register_with_unit(
+            "queue_age",
+            "How long the first in line has waited",
+            Unit::Seconds,
+            queue_age.clone(),
+        );
+        let journal_dropped = Family::default();
+        r.register(
+            "journal_dropped",
+            "Pieces of streams that were to be kept and could not be",
+            journal_dropped.clone(),
+        );
+        let journal_files = Family::default();
+        r.register("journal_files", "Files of streams that were kept", journal_files.clone());
+        let trace_spans = Family::default();
+        r.register("trace_spans", "Spans for the collector", trace_spans.clone());
+        let breaker_state = Family::default();
+        r.register("breaker_state", "1 for the state that a breaker is in", breaker_state.clone());
+        let breaker_failures = Family::default();
+        r.register("breaker_failures", "Calls of something remote that failed", breaker_failures.clone());
+        let breaker_refused = Family::default();
+        r.register("breaker_refused", "Calls that an open breaker refused", breaker_refused.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "This build", build);
         Self {
@@ -189,6 +264,19 @@ impl Metrics {
             model_restarts,
             model_loads,
             model_unloads,
+            model_ready,
+            slow_steps,
+            warm_steps,
+            load,
+            queue_waiting,
+            queue_age,
+            journal_dropped,
+            journal_files,
+            trace_spans,
+            breaker_state,
+            breaker_failures,
+            breaker_refused,
+            scrape: Arc::default(),
         }
     }
 
@@ -207,6 +295,28 @@ impl Metrics {
         self.audio_seconds.get_or_create(&DirectionLabel { dir }).inc_by(seconds);
     }
 
+    /// Counts spans, `sent` or `dropped`.
+    pub(crate) fn spans(&self, outcome: &'static str, n: u64) {
+        self.trace_spans.get_or_create(&OutcomeLabel { outcome }).inc_by(n);
+    }
+
+    /// Held while counters are brought up to those of others.
+    pub(crate) fn scrape(&self) -> MutexGuard<'_, ()> {
+        self.scrape.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows what a breaker has counted.
+    pub(crate) fn show_breaker(&self, breaker: &Breaker) {
+        let (stage, stats) = (breaker.name(), breaker.stats());
+        for state in BreakerState::ALL {
+            let label = BreakerStateLabel { stage, state: state.name() };
+            self.breaker_state.get_or_create(&label).set(i64::from(state == stats.state));
+        }
+        let label = BreakerLabel { stage };
+        raise(&self.breaker_failures.get_or_create(&label), stats.failures);
+        raise(&self.breaker_refused.get_or_create(&label), stats.refused);
+    }
+
     /// All series as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -214,4 +324,9 @@ impl Metrics {
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
     }
+}
+
+/// Brings a counter up to one that is kept elsewhere.
+pub(crate) fn raise(counter: &Counter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
 }

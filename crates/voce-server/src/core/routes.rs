@@ -5,7 +5,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 
 use super::state::AppState;
-use super::{auth, health, origin, watch};
+use super::{auth, echo, health, origin, watch};
 use crate::{deepgram, moshi, openai, page, rnnt_v2};
 
 /// A route as the table has it.
@@ -79,7 +79,7 @@ pub(crate) fn table() -> Vec<Route> {
 }
 
 /// The router with its layers, the outermost last.
-pub(crate) fn router(state: AppState) -> Router {
+pub(crate) fn router(state: AppState, echoes: bool) -> Router {
     let table = table();
     let is_new = |path: &&String| {
         path.starts_with('/') && !path.contains(['{', '*']) && !table.iter().any(|r| r.path == **path)
@@ -90,6 +90,7 @@ pub(crate) fn router(state: AppState) -> Router {
     let routes =
         further.into_iter().fold(Router::new(), |router, (path, handler)| router.route(&path, handler));
     let routes = table.into_iter().fold(routes, |router, r| router.route(r.path, r.handler));
+    let routes = if echoes { routes.route(echo::PATH, get(echo::connect)) } else { routes };
     routes
         .fallback(watch::not_found)
         .method_not_allowed_fallback(watch::bad_method)

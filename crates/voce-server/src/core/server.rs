@@ -7,9 +7,11 @@ use tokio::net::TcpListener;
 use voce_engine::EngineError;
 use voce_engine::store::Store;
 
+use super::journal::JournalOptions;
 use super::limits::Limits;
+use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
-use super::{accept, routes};
+use super::{accept, routes, vigil};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -36,6 +38,10 @@ pub struct ServerOptions {
     pub asr_paths: Vec<String>,
     /// Further paths of moshi's speech route.
     pub tts_paths: Vec<String>,
+    /// Where spans go, if anywhere.
+    pub otlp: Option<OtlpOptions>,
+    /// What is kept of streams.
+    pub journal: JournalOptions,
 }
 
 impl Default for ServerOptions {
@@ -52,6 +58,8 @@ impl Default for ServerOptions {
             voice_changes: true,
             asr_paths: Vec::new(),
             tts_paths: Vec::new(),
+            otlp: None,
+            journal: JournalOptions::default(),
         }
     }
 }
@@ -82,6 +90,7 @@ pub struct Server {
     listener: TcpListener,
     wyoming: Option<TcpListener>,
     state: AppState,
+    echoes: bool,
 }
 
 impl Server {
@@ -100,7 +109,14 @@ impl Server {
             tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
         }
         let state = AppState::new(options, models, store, loopback);
-        Ok(Self { listener, wyoming, state })
+        Ok(Self { listener, wyoming, state, echoes: false })
+    }
+
+    /// Opens `/echo`, which says back what it hears, for suites that test the WebSocket layer.
+    #[doc(hidden)]
+    pub fn with_echo(mut self) -> Self {
+        self.echoes = true;
+        self
     }
 
     /// Where it listens.
@@ -123,7 +139,7 @@ impl Server {
 
     /// Answers until `stop`, then drains.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
-        let Self { listener, wyoming, state } = self;
+        let Self { listener, wyoming, state, echoes } = self;
         let drain = state.drain.clone();
         let signal = tokio::spawn(async move {
             stop.await;
@@ -135,11 +151,15 @@ impl Server {
                 tokio::spawn(mouth.clone().unload_when_idle(keep_alive));
             }
         }
-        let router = routes::router(state.clone());
+        let router = routes::router(state.clone(), echoes);
         if let Some(wyoming) = wyoming {
             tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
         }
+        let watch = tokio::spawn(vigil::watch(state.clone()));
+        let telemetry = state.telemetry.clone();
         accept::run(listener, router, state).await;
+        watch.abort();
         signal.abort();
+        let _ = tokio::task::spawn_blocking(move || telemetry.flush()).await;
     }
 }

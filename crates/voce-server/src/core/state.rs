@@ -12,6 +12,7 @@ use super::error::ServerError;
 use super::metrics::Metrics;
 use super::query::short;
 use super::server::ServerOptions;
+use super::telemetry::Telemetry;
 use crate::ears::{Ear, EarOptions, Recogniser};
 use crate::mouth::{Mouth, MouthOptions};
 
@@ -33,6 +34,7 @@ pub(crate) struct Inner {
     pub(crate) loopback: bool,
     pub(crate) keys: Keys,
     pub(crate) metrics: Metrics,
+    pub(crate) telemetry: Telemetry,
     pub(crate) drain: Drain,
     pub(crate) store: Store,
     pub(crate) mouths: Vec<Arc<Mouth>>,
@@ -50,10 +52,11 @@ impl Deref for AppState {
 
 impl AppState {
     pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new(&options);
+        let metrics = telemetry.metrics.clone();
         let mouths =
-            models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), metrics.clone())));
-        let ears = models.ears.into_iter().map(|(o, r)| Arc::new(Ear::new(o, r, metrics.clone())));
+            models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), telemetry.clone())));
+        let ears = models.ears.into_iter().map(|(o, r)| Arc::new(Ear::new(o, r, telemetry.clone())));
         let mut open: HashSet<&'static str> =
             super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
         if options.open_metrics {
@@ -67,6 +70,7 @@ impl AppState {
             ears: ears.collect(),
             store,
             metrics,
+            telemetry,
             options,
             open,
         }))
@@ -83,6 +87,8 @@ impl AppState {
             "draining"
         } else if self.mouths.iter().any(|m| !m.is_ready()) || self.ears.iter().any(|e| !e.is_ready()) {
             "loading"
+        } else if super::vigil::is_stuck(self) {
+            "stuck"
         } else {
             "ok"
         }
@@ -117,8 +123,14 @@ impl AppState {
 /// Names of OpenAI's voice models, which stand for the first one here.
 pub(crate) const SPEECH_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
 /// Names of OpenAI's recognisers, which stand for the first one here.
-pub(crate) const HEARING_ALIASES: [&str; 4] =
-    ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper"];
+pub(crate) const HEARING_ALIASES: [&str; 6] = [
+    "whisper-1",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-transcribe",
+    "gpt-live-transcribe",
+    "gpt-realtime-whisper",
+];
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ServerError {
     ServerError::UnknownModel { name: short(name), known: known.collect::<Vec<_>>().join(", ") }

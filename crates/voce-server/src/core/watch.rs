@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
+use tracing::Instrument as _;
 
 use super::error::{ErrorCode, ServerError};
 use super::metrics::RequestLabels;
@@ -23,14 +24,32 @@ pub(crate) async fn request(State(state): State<AppState>, request: Request, nex
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let method = method(request.method());
     let id = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-        Ok(response) => response,
-        Err(_) => ServerError::Internal.into_response(),
+    let tracing = &state.telemetry.tracing;
+    let trace = if tracing.is_on() && !super::health::is_probe(&route) {
+        tracing.request(method, &route, request.headers())
+    } else {
+        None
     };
+    let run = async {
+        match tracing.is_on() {
+            true => super::trace::within(trace.clone(), next.run(request)).await,
+            false => next.run(request).await,
+        }
+    };
+    let mut response =
+        match AssertUnwindSafe(run.instrument(tracing::info_span!("request", id))).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => ServerError::Internal.into_response(),
+        };
     let status = response.status();
     let code = response.extensions().get::<ErrorCode>().map(|c| c.0);
     if let Some(code) = code {
         state.metrics.error(code);
+    }
+    let trace_id = trace.as_ref().map(|t| t.hex());
+    if let Some(trace) = trace {
+        trace.answered(status.as_u16(), code);
+        response = response.map(|body| trace.follow(body));
     }
     let seconds = begun.elapsed().as_secs_f64();
     state.metrics.request_seconds.observe(seconds);
@@ -45,6 +64,7 @@ pub(crate) async fn request(State(state): State<AppState>, request: Request, nex
         route,
         status = status.as_u16(),
         error = code,
+        trace = trace_id,
         ms = (seconds * 1e5).round() / 1e2,
         "request"
     );

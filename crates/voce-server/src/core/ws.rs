@@ -3,16 +3,19 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep};
+use tungstenite::error::ProtocolError;
 
 use super::drain::Session;
 use super::error::ServerError;
 use super::limits::{self, Limits};
+use super::socket_io::Peer;
 use super::state::AppState;
+use super::trace::{self, Meter, Stage};
 
 /// What arrives.
 pub(crate) enum Frame {
@@ -37,6 +40,8 @@ pub(crate) struct Wire {
     alarm: Pin<Box<Sleep>>,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Limits,
+    peer: Option<Peer>,
+    meter: Meter,
     _session: Session,
 }
 
@@ -49,6 +54,8 @@ where
     let limits = state.options.limits.clone();
     let drain = state.drain.clone();
     let session = drain.session();
+    let peer = Peer::current();
+    let (trace, meter) = (trace::current(), Meter::new(Stage::SocketWrite));
     upgrade
         .read_buffer_size(limits::WS_READ_BUFFER)
         .write_buffer_size(0)
@@ -59,7 +66,9 @@ where
         .on_upgrade(move |socket| {
             let alarm = Box::pin(tokio::time::sleep(limits.ws_ping));
             let stop = Box::pin(async move { drain.over().await });
-            run(Wire { socket, heard: Instant::now(), alarm, stop, limits, _session: session })
+            let wire =
+                Wire { socket, heard: Instant::now(), alarm, stop, limits, peer, meter, _session: session };
+            trace::within(trace, run(wire))
         })
 }
 
@@ -73,9 +82,12 @@ impl Wire {
                     match message {
                         Some(Ok(Message::Text(text))) => return Frame::Text(text),
                         Some(Ok(Message::Binary(data))) => return Frame::Binary(data),
-                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                        Some(Ok(Message::Close(_)) | Err(_)) | None => return Frame::Closed,
+                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                        Some(Ok(Message::Close(_))) => self.answer_close().await,
+                        Some(Err(error)) => self.refuse(error).await,
+                        None => {}
                     }
+                    return Frame::Closed;
                 }
                 () = self.stop.as_mut() => return Frame::Stop,
                 () = self.alarm.as_mut() => {
@@ -97,9 +109,45 @@ impl Wire {
         }
     }
 
+    /// The next frame where there is room for one; else the end of the connection, should it come before there is.
+    pub(crate) async fn recv_if(&mut self, has_room: bool) -> Frame {
+        if has_room {
+            return self.recv().await;
+        }
+        let gone = async {
+            match &self.peer {
+                Some(peer) => peer.gone().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = gone => Frame::Closed,
+            () = self.stop.as_mut() => Frame::Stop,
+        }
+    }
+
+    /// The other side's goodbye is answered by the next read, which ends the socket.
+    async fn answer_close(&mut self) {
+        let _ = tokio::time::timeout(limits::WS_GOODBYE, self.socket.recv()).await;
+    }
+
+    /// Tells a client that breaks the rules of WebSockets which one it broke.
+    async fn refuse(&mut self, error: axum::Error) {
+        let code = match error.into_inner().downcast_ref::<tungstenite::Error>() {
+            Some(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => return,
+            Some(tungstenite::Error::Protocol(_)) => close_code::PROTOCOL,
+            Some(tungstenite::Error::Utf8(_)) => close_code::INVALID,
+            Some(tungstenite::Error::Capacity(_)) => close_code::SIZE,
+            _ => return,
+        };
+        let frame = CloseFrame { code, reason: Utf8Bytes::default() };
+        let said = self.socket.send(Message::Close(Some(frame)));
+        let _ = tokio::time::timeout(limits::WS_GOODBYE, said).await;
+    }
+
     /// Sends a text.
     pub(crate) async fn text(&mut self, text: impl Into<Utf8Bytes>) -> Result<(), Gone> {
-        self.socket.send(Message::Text(text.into())).await.map_err(|_| Gone)
+        self.send(Message::Text(text.into())).await
     }
 
     /// Sends a value as JSON.
@@ -110,7 +158,14 @@ impl Wire {
 
     /// Sends bytes.
     pub(crate) async fn binary(&mut self, data: impl Into<Bytes>) -> Result<(), Gone> {
-        self.socket.send(Message::Binary(data.into())).await.map_err(|_| Gone)
+        self.send(Message::Binary(data.into())).await
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), Gone> {
+        let begun = self.meter.begin();
+        let sent = self.socket.send(message).await.map_err(|_| Gone);
+        self.meter.end(begun);
+        sent
     }
 
     /// Closes with an error's code and text.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::Options;
 use super::results::{Stretch, metadata};
 use crate::core::error::ServerError;
+use crate::core::json;
 use crate::core::state::AppState;
 use crate::core::ws::{Frame, Gone, Wire};
 use crate::ears::{Decoded, Ear, EndReason, Hearing, Inlet, ListenEvent, OpusInlet, Segment, Step};
@@ -50,12 +51,13 @@ struct Talk {
 }
 
 pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options: Options) {
-    let way = match options.raw {
-        Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels).map(Way::Raw),
-        None => Ok(Way::Opus(OpusInlet::any())),
-    };
-    let opened = match way {
-        Ok(way) => ear.open(&options.request).await.map(|hearing| (way, hearing)),
+    let opened = match ear.open(&options.request).await {
+        // Filters of strange rates take a while to make: they are for those who have a slot.
+        Ok(hearing) => match options.raw {
+            Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels).map(Way::Raw),
+            None => Ok(Way::Opus(OpusInlet::any())),
+        }
+        .map(|way| (way, hearing)),
         Err(error) => Err(error),
     };
     let (way, hearing) = match opened {
@@ -130,7 +132,7 @@ impl Talk {
                         self.hearing.finish();
                     }
                 },
-                frame = self.wire.recv(), if has_room => match frame {
+                frame = self.wire.recv_if(has_room) => match frame {
                     Frame::Binary(data) if !self.closing => {
                         self.heard = Instant::now();
                         match &mut self.way {
@@ -162,7 +164,7 @@ impl Talk {
     }
 
     fn command(&mut self, text: &str) -> Result<(), Option<ServerError>> {
-        let message: Value = serde_json::from_str(text)
+        let message: Value = json::parse(text.as_bytes())
             .map_err(|e| ServerError::malformed(format!("the message is not JSON: {e}")))?;
         match message["type"].as_str().unwrap_or_default() {
             "KeepAlive" => self.heard = Instant::now(),
@@ -215,7 +217,7 @@ impl Talk {
                     || json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}),
                 )
             }
-            ListenEvent::Partial(_) => None,
+            ListenEvent::Partial(_) | ListenEvent::Progress { .. } => None,
         };
         match message {
             Some(message) => self.send(&message).await,

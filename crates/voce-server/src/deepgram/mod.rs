@@ -118,3 +118,14 @@ pub(crate) async fn file(
     });
     Ok(json_response(StatusCode::OK, &value))
 }
+
+/// Reads a query, and after its line controls.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.lines();
+    let _ = Options::parse(&Query::parse(lines.next().unwrap_or_default()));
+    for line in lines {
+        let _ = crate::core::json::parse::<serde_json::Value>(line.as_bytes());
+    }
+}

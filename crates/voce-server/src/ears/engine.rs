@@ -1,14 +1,16 @@
 //! The engine's listener behind the protocols, loaded again when its thread dies.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use voce_engine::EngineError;
 use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Listener, TranscriptStream};
+
+use voce_engine::{EngineError, Pulse, StageTime};
 
 use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Stream};
 use crate::core::error::ServerError;
+use crate::core::vigil::Backoff;
 
 /// Longest utterance of a live stream, after which it ends without a pause.
 const LONGEST_MS: u32 = 60_000;
@@ -26,12 +28,21 @@ struct Inner {
     info: EarInfo,
     held: RwLock<Option<Arc<Listener>>>,
     loading: AtomicBool,
+    restarts: AtomicU64,
+    backoff: Backoff,
+}
+
+/// Opens a listener and runs it once.
+fn load(open: &OpenListener) -> Result<Listener, EngineError> {
+    let listener = open()?;
+    listener.warm()?;
+    Ok(listener)
 }
 
 impl ListenerEars {
-    /// Loads the recogniser.
+    /// Loads the recogniser and runs it once.
     pub fn new(open: OpenListener) -> Result<Self, EngineError> {
-        let listener = open()?;
+        let listener = load(&open)?;
         let info = listener.info();
         let info = EarInfo {
             frame_ms: info.frame_ms,
@@ -40,7 +51,8 @@ impl ListenerEars {
             bytes: info.encoder_bytes + info.decoder_bytes,
         };
         let held = RwLock::new(Some(Arc::new(listener)));
-        Ok(Self { inner: Arc::new(Inner { open, info, held, loading: AtomicBool::new(false) }) })
+        let (loading, restarts, backoff) = Default::default();
+        Ok(Self { inner: Arc::new(Inner { open, info, held, loading, restarts, backoff }) })
     }
 }
 
@@ -51,19 +63,31 @@ impl Inner {
 
     /// Drops a listener whose thread has died, and loads it again on a thread of its own.
     fn bury(self: &Arc<Self>) {
-        if self.loading.swap(true, Ordering::Relaxed) {
+        // Streams of a listener that has died may tell so when there is a new one already.
+        let is_well = |l: Arc<Listener>| l.pulse().is_alive();
+        if self.present().is_some_and(is_well)
+            || !self.backoff.is_due()
+            || self.loading.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         tracing::error!("a recogniser's thread has died: loading it again");
+        let dead = self.held.write().unwrap_or_else(PoisonError::into_inner).take();
         let this = self.clone();
         std::thread::spawn(move || {
-            let dead = this.held.write().unwrap_or_else(PoisonError::into_inner).take();
             drop(dead);
-            match (this.open)() {
+            let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| load(&this.open)));
+            match loaded.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into()))) {
                 Ok(listener) => {
                     *this.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(listener));
+                    this.restarts.fetch_add(1, Ordering::Relaxed);
+                    this.backoff.succeeded();
+                    tracing::info!("the recogniser is there again");
                 }
-                Err(error) => tracing::error!(%error, "cannot load the recogniser again"),
+                Err(error) => {
+                    this.backoff.failed();
+                    tracing::error!(%error, "cannot load the recogniser again");
+                }
             }
             this.loading.store(false, Ordering::Relaxed);
         });
@@ -84,7 +108,21 @@ impl Recogniser for ListenerEars {
     }
 
     fn is_ready(&self) -> bool {
-        self.inner.present().is_some()
+        self.inner.present().is_some_and(|l| l.pulse().is_alive())
+    }
+
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.inner.present().map(|l| l.pulse().clone())
+    }
+
+    fn revive(&self) {
+        if !self.is_ready() {
+            self.inner.bury();
+        }
+    }
+
+    fn restarts(&self) -> u64 {
+        self.inner.restarts.load(Ordering::Relaxed)
     }
 
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {
@@ -105,6 +143,7 @@ impl Recogniser for ListenerEars {
                 max_ms: request.silence_ms.map(|_| LONGEST_MS),
             },
             partials: request.partials,
+            progress: request.progress,
             ..ListenRequest::default()
         };
         let (audio, events) = listener.listen(&request).map_err(|e| self.inner.note(e))?;
@@ -140,5 +179,12 @@ struct Out {
 impl EventSource for Out {
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>> {
         self.events.poll_event(cx).map(|event| event.map(|e| e.map_err(|e| self.inner.note(e))))
+    }
+
+    fn stages(&self) -> Vec<(&'static str, StageTime)> {
+        let stats = self.events.stats();
+        let mut queue = StageTime::default();
+        queue.add(stats.queue, stats.queue, stats.queue);
+        vec![("queue", queue), ("encode", stats.encoder), ("search", stats.search)]
     }
 }

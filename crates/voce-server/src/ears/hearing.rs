@@ -4,10 +4,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use serde_json::json;
+use voce_engine::StageTime;
+
 use super::{AudioIn, EventSource, ListenEvent, SAMPLE_RATE};
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
-use crate::core::metrics::Metrics;
+use crate::core::journal::Tap;
+use crate::core::metrics::{Kind, Metrics};
+use crate::core::otlp::Field;
+use crate::core::telemetry::Telemetry;
+use crate::core::trace::{StreamEnd, StreamTrace};
 
 /// What a stream did.
 #[derive(Debug)]
@@ -30,8 +37,11 @@ pub(crate) struct Hearing {
     taken: usize,
     /// What is to be done when the pending audio has been taken.
     after: Vec<After>,
-    _permit: Arc<Permit>,
+    permit: Arc<Permit>,
     metrics: Metrics,
+    trace: Option<StreamTrace>,
+    tap: Option<Tap>,
+    error: Option<&'static str>,
     begun: Option<Instant>,
     samples: u64,
     words: bool,
@@ -49,16 +59,21 @@ impl Hearing {
         audio: Box<dyn AudioIn>,
         events: Box<dyn EventSource>,
         permit: Arc<Permit>,
-        metrics: Metrics,
+        telemetry: &Telemetry,
+        model: &str,
     ) -> Self {
+        let journal = telemetry.journal.as_ref();
         Self {
             audio: Some(audio),
             events,
             pending: Vec::new(),
             taken: 0,
             after: Vec::new(),
-            _permit: permit,
-            metrics,
+            permit,
+            metrics: telemetry.metrics.clone(),
+            trace: telemetry.tracing.stream("hear", model),
+            tap: journal.and_then(|j| j.stream(Kind::Recognition, model, SAMPLE_RATE)),
+            error: None,
             begun: None,
             samples: 0,
             words: false,
@@ -73,6 +88,9 @@ impl Hearing {
         }
         self.begun.get_or_insert_with(Instant::now);
         self.samples += samples.len() as u64;
+        if let Some(tap) = &mut self.tap {
+            tap.audio(samples);
+        }
         if self.pending.is_empty() && self.after.is_empty() {
             // The usual case: the stream takes a frame at once and nothing is copied.
             let audio = self.audio.as_mut();
@@ -145,6 +163,7 @@ impl Hearing {
             Poll::Ready(Some(Err(error))) => {
                 self.ended = true;
                 self.metrics.error(error.code());
+                self.error = Some(error.code());
                 Poll::Ready(Step::Failed(error))
             }
             Poll::Ready(Some(Ok(event))) => {
@@ -173,7 +192,17 @@ impl Hearing {
         true
     }
 
+    /// Keeps an utterance, where that is asked for.
+    fn keep(&mut self, event: &ListenEvent) {
+        if let (Some(tap), ListenEvent::Final(s)) = (&mut self.tap, event) {
+            tap.line(&json!({
+                "text": s.text, "start": s.start, "end": s.end, "tokens": s.tokens, "frames": s.frames,
+            }));
+        }
+    }
+
     fn observe(&mut self, event: &ListenEvent) {
+        self.keep(event);
         let Some(begun) = self.begun else { return };
         let end = match event {
             ListenEvent::Word(word) => word.end,
@@ -193,6 +222,18 @@ impl Drop for Hearing {
         self.metrics.audio("in", self.seconds());
         if !self.ended {
             self.metrics.cancel("client_gone");
+        }
+        let error = self.error.or((!self.ended).then_some("client_gone"));
+        if let Some(tap) = &mut self.tap {
+            tap.summary(json!({"seconds": self.samples as f64 / f64::from(SAMPLE_RATE), "error": error}));
+        }
+        if let Some(trace) = self.trace.take() {
+            let mut stages = self.events.stages();
+            if !stages.iter().any(|(name, _)| *name == "queue") {
+                stages.push(("queue", StageTime { count: 1, ..StageTime::default() }));
+            }
+            let fields = vec![("voce.audio_seconds", Field::Float(self.seconds()))];
+            trace.end(StreamEnd { waited: self.permit.take_waited(), stages: &stages, fields, error });
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Raw audio of any rate and encoding, in pieces of any size, as what recognisers take.
 
+use std::time::Instant;
+
 use voce_audio::decode::mix_to_mono;
 use voce_audio::{RawEncoding, Resampler};
 
 use super::SAMPLE_RATE;
 use crate::core::error::ServerError;
+use crate::core::trace::{Meter, Stage};
 
 /// Rates that a client may send.
 const RATES: std::ops::RangeInclusive<u32> = 4_000..=192_000;
@@ -20,6 +23,7 @@ pub(crate) struct Inlet {
     samples: Vec<f32>,
     mono: Vec<f32>,
     out: Vec<f32>,
+    meter: Meter,
 }
 
 impl Inlet {
@@ -35,11 +39,13 @@ impl Inlet {
         }
         let resampler = Resampler::new(rate, SAMPLE_RATE);
         let (carry, samples, mono, out) = Default::default();
-        Ok(Self { encoding, channels, resampler, carry, samples, mono, out })
+        let meter = Meter::new(Stage::Decode);
+        Ok(Self { encoding, channels, resampler, carry, samples, mono, out, meter })
     }
 
     /// The samples that these bytes complete.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &[f32] {
+        let begun = self.meter.begin();
         let frame = self.encoding.bytes() * self.channels;
         self.samples.clear();
         let joined;
@@ -52,14 +58,15 @@ impl Inlet {
         let whole = rest.len() / frame * frame;
         self.encoding.decode_into(&rest[..whole], &mut self.samples);
         self.carry.extend_from_slice(&rest[whole..]);
-        self.take()
+        self.take(begun)
     }
 
     /// The same for samples that are samples already.
     pub(crate) fn floats(&mut self, samples: &[f32]) -> &[f32] {
+        let begun = self.meter.begin();
         self.samples.clear();
         self.samples.extend_from_slice(samples);
-        self.take()
+        self.take(begun)
     }
 
     /// What the resampler still holds.
@@ -70,7 +77,7 @@ impl Inlet {
         &self.out
     }
 
-    fn take(&mut self) -> &[f32] {
+    fn take(&mut self, begun: Option<Instant>) -> &[f32] {
         for s in &mut self.samples {
             // No audio is louder than this, and no recogniser should see what is not a number.
             *s = if s.is_finite() { s.clamp(-8.0, 8.0) } else { 0.0 };
@@ -83,6 +90,7 @@ impl Inlet {
             mix_to_mono(&self.samples, self.channels, &mut self.mono);
             self.resampler.process(&self.mono, &mut self.out);
         }
+        self.meter.end(begun);
         &self.out
     }
 }

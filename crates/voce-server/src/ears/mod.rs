@@ -23,9 +23,12 @@ pub(crate) use transcribe::{Transcript, Transcription};
 /// Weight of a hot word that comes without one.
 pub(crate) const HOTWORD_WEIGHT: f32 = 1.0;
 
-use crate::core::admission::{Gate, Permit};
+use voce_engine::{Pulse, StageTime};
+
+use crate::core::admission::{Gate, Load, Permit};
 use crate::core::error::ServerError;
-use crate::core::metrics::{Kind, Metrics};
+use crate::core::metrics::Kind;
+use crate::core::telemetry::Telemetry;
 
 /// Samples per second that recognisers take.
 pub const SAMPLE_RATE: u32 = 16_000;
@@ -45,6 +48,8 @@ pub struct HearRequest {
     pub silence_ms: Option<u32>,
     /// Whether partial results are wanted.
     pub partials: bool,
+    /// Whether to be told how much was decoded.
+    pub progress: bool,
 }
 
 impl Default for HearRequest {
@@ -56,6 +61,7 @@ impl Default for HearRequest {
             language: None,
             silence_ms: None,
             partials: false,
+            progress: false,
         }
     }
 }
@@ -97,6 +103,11 @@ pub trait AudioIn: Send {
 pub trait EventSource: Send {
     /// The next event; `None` after the last.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>>;
+
+    /// The stages that worked on it so far, by name, in time from its begin.
+    fn stages(&self) -> Vec<(&'static str, StageTime)> {
+        Vec::new()
+    }
 }
 
 /// Both ways of a stream.
@@ -110,6 +121,19 @@ pub trait Recogniser: Send + Sync + 'static {
     /// Whether streams can be opened now.
     fn is_ready(&self) -> bool {
         true
+    }
+
+    /// The pulse of its model, where it has one.
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        None
+    }
+
+    /// Loads a model again that has died; called now and then.
+    fn revive(&self) {}
+
+    /// Times that a model was loaded again.
+    fn restarts(&self) -> u64 {
+        0
     }
 
     /// Opens a stream.
@@ -142,15 +166,15 @@ pub(crate) struct Ear {
     recogniser: Arc<dyn Recogniser>,
     info: EarInfo,
     gate: Gate,
-    metrics: Metrics,
+    telemetry: Telemetry,
 }
 
 impl Ear {
-    pub(crate) fn new(options: EarOptions, recogniser: Arc<dyn Recogniser>, metrics: Metrics) -> Self {
-        let gate =
-            Gate::new(Kind::Recognition, options.slots, options.queue, options.patience, metrics.clone());
+    pub(crate) fn new(options: EarOptions, recogniser: Arc<dyn Recogniser>, telemetry: Telemetry) -> Self {
+        let metrics = telemetry.metrics.clone();
+        let gate = Gate::new(Kind::Recognition, options.slots, options.queue, options.patience, metrics);
         let info = recogniser.info();
-        Self { options, recogniser, info, gate, metrics }
+        Self { options, recogniser, info, gate, telemetry }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -163,6 +187,22 @@ impl Ear {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.recogniser.is_ready()
+    }
+
+    pub(crate) fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.recogniser.pulse()
+    }
+
+    pub(crate) fn revive(&self) {
+        self.recogniser.revive();
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.recogniser.restarts()
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        self.gate.load()
     }
 
     pub(crate) fn slots(&self) -> (usize, usize) {
@@ -181,7 +221,7 @@ impl Ear {
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
         let (audio, events) = self.recogniser.open(request)?;
-        Ok(Hearing::new(audio, events, permit.clone(), self.metrics.clone()))
+        Ok(Hearing::new(audio, events, permit.clone(), &self.telemetry, self.id()))
     }
 
     /// Opens a stream in a slot of its own.

@@ -16,6 +16,9 @@ pub struct NullEars;
 
 #[derive(Default)]
 struct State {
+    /// Whether the client wants to know how much was taken, and how much it knows.
+    progress: bool,
+    told: u64,
     samples: u64,
     /// Times at which the client ended utterances, not yet told.
     endpoints: std::collections::VecDeque<f64>,
@@ -53,8 +56,9 @@ impl Recogniser for NullEars {
         EarInfo { frame_ms: 80, languages: Vec::new(), streaming: true, bytes: 0 }
     }
 
-    fn open(&self, _: &HearRequest) -> Result<Stream, ServerError> {
+    fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {
         let shared = Shared::default();
+        shared.lock().progress = request.progress;
         Ok((Box::new(In(shared.clone())), Box::new(Out(shared))))
     }
 }
@@ -63,7 +67,15 @@ impl AudioIn for In {
     fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
         let mut state = self.0.lock();
         state.samples += samples.len() as u64;
-        if state.gone { Err(HungUp) } else { Ok(samples.len()) }
+        if state.gone {
+            return Err(HungUp);
+        }
+        let waker = if state.progress { state.waker.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(samples.len())
     }
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HungUp>> {
@@ -92,6 +104,11 @@ impl EventSource for Out {
         if let Some(at) = state.endpoints.pop_front() {
             state.final_due = true;
             return Poll::Ready(Some(Ok(ListenEvent::Endpoint { at, reason: EndReason::Forced })));
+        }
+        if state.progress && state.told < state.samples {
+            state.told = state.samples;
+            let at = state.samples as f64 / f64::from(SAMPLE_RATE);
+            return Poll::Ready(Some(Ok(ListenEvent::Progress { at, spoken: None })));
         }
         if state.finished {
             return Poll::Ready(None);

@@ -8,6 +8,7 @@ use voce_audio::{AudioError, DecodeLimits, Decoder, MonoStream, RawFormat, Sourc
 
 use super::{Ear, HearRequest, Hearing, ListenEvent, SAMPLE_RATE, Segment, Step};
 use crate::core::error::ServerError;
+use crate::core::trace::{Meter, Stage};
 
 /// Decoded blocks that wait to be heard.
 const BLOCKS: usize = 16;
@@ -46,8 +47,9 @@ impl Transcription {
         let hearing = ear.open(request).await?;
         let extension = name.and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
         let (sender, mut blocks) = mpsc::channel(BLOCKS);
+        let meter = Meter::new(Stage::Decode);
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = decode(bytes, extension.as_deref(), raw, &sender) {
+            if let Err(error) = decode(bytes, extension.as_deref(), raw, &sender, &meter) {
                 let _ = sender.blocking_send(Err(error));
             }
         });
@@ -118,7 +120,9 @@ fn decode(
     extension: Option<&str>,
     raw: Option<RawFormat>,
     sender: &mpsc::Sender<Result<Vec<f32>, AudioError>>,
+    meter: &Meter,
 ) -> Result<(), AudioError> {
+    let mut begun = meter.begin();
     let limits = DecodeLimits::default();
     let source = Source::bytes(&*bytes);
     let decoder = match raw {
@@ -127,9 +131,12 @@ fn decode(
     };
     let mut stream = MonoStream::new(decoder, SAMPLE_RATE);
     while let Some(block) = stream.next_block()? {
-        if sender.blocking_send(Ok(block.to_vec())).is_err() {
+        let block = block.to_vec();
+        meter.end(begun);
+        if sender.blocking_send(Ok(block)).is_err() {
             break;
         }
+        begun = meter.begin();
     }
     Ok(())
 }

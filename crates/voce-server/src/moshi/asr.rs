@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use voce_audio::RawEncoding;
 
+use super::pauses::Pauses;
 use super::wire::{AsrIn, AsrOut, pack, unpack};
 use crate::core::admission::Permit;
 use crate::core::body;
@@ -25,8 +26,8 @@ use crate::ears::{
 
 /// Rate of the clients' samples.
 const RATE: u32 = 24_000;
-/// Markers on their way.
-const MAX_MARKERS: usize = 1024;
+/// Markers on their way; a client that has so many out is heard again when one has come back.
+const MAX_MARKERS: usize = 32;
 
 /// A connection. One that finds no slot is told so in the protocol's own words.
 pub(crate) async fn connect(
@@ -77,7 +78,17 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
         }
     };
     let Ok(inlet) = Inlet::new(RawEncoding::F32le, RATE, 1) else { return };
-    let mut talk = Talk { wire, ear, permit, hearing, inlet, opus: None, markers: VecDeque::new() };
+    let mut talk = Talk {
+        wire,
+        ear,
+        permit,
+        hearing,
+        inlet,
+        opus: None,
+        markers: VecDeque::new(),
+        marks_in_opus: 0,
+        pauses: Pauses::default(),
+    };
     match talk.run().await {
         Ok(frame) => talk.wire.end(frame).await,
         Err(Some(error)) => {
@@ -91,7 +102,8 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
 }
 
 fn request() -> HearRequest {
-    HearRequest { silence_ms: Some(800), ..HearRequest::default() }
+    // The last word before a pause is told before the shortest pause that clients ask about.
+    HearRequest { silence_ms: Some(480), progress: true, ..HearRequest::default() }
 }
 
 struct Talk {
@@ -103,6 +115,9 @@ struct Talk {
     opus: Option<OpusInlet>,
     /// Markers whose turn comes with the next forced endpoints.
     markers: VecDeque<i64>,
+    /// Markers that the Opus decoder has not reached.
+    marks_in_opus: usize,
+    pauses: Pauses,
 }
 
 impl Talk {
@@ -111,6 +126,7 @@ impl Talk {
         self.send(&AsrOut::Ready).await?;
         loop {
             let has_room = self.hearing.has_room();
+            let may_read = has_room && self.markers.len() < MAX_MARKERS;
             let decoded = async {
                 match &mut self.opus {
                     Some(opus) => opus.next().await,
@@ -126,11 +142,20 @@ impl Talk {
                 }
                 block = decoded, if has_room => match block {
                     Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
-                    Some(Ok(Decoded::Mark)) => self.hearing.end_utterance(),
+                    Some(Ok(Decoded::Mark)) => {
+                        self.marks_in_opus -= 1;
+                        self.hearing.end_utterance();
+                    }
                     Some(Err(error)) => return Err(Some(error.into())),
-                    None => self.opus = None,
+                    None => {
+                        self.opus = None;
+                        // A decoder that has come to its end does not see what was marked after it.
+                        for _ in 0..std::mem::take(&mut self.marks_in_opus) {
+                            self.hearing.end_utterance();
+                        }
+                    }
                 },
-                frame = self.wire.recv(), if has_room => match frame {
+                frame = self.wire.recv_if(may_read) => match frame {
                     Frame::Binary(data) => self.message(&data).await?,
                     // Text is no message here, and does no harm.
                     Frame::Text(_) => {}
@@ -155,6 +180,8 @@ impl Talk {
                 self.hearing = self.ear.open_in(&self.permit, &request())?;
                 self.opus = None;
                 self.markers.clear();
+                self.marks_in_opus = 0;
+                self.pauses = Pauses::default();
                 self.inlet = Inlet::new(RawEncoding::F32le, RATE, 1)?;
                 self.send(&AsrOut::Ready).await?;
             }
@@ -163,12 +190,12 @@ impl Talk {
                 self.opus.get_or_insert_with(OpusInlet::ogg).push(Bytes::from(data))?;
             }
             AsrIn::Marker { id } => {
-                if self.markers.len() >= MAX_MARKERS {
-                    return Err(Some(ServerError::malformed("too many markers wait for their turn")));
-                }
                 self.markers.push_back(id);
                 match &mut self.opus {
-                    Some(opus) => opus.mark()?,
+                    Some(opus) => {
+                        opus.mark()?;
+                        self.marks_in_opus += 1;
+                    }
                     None => self.hearing.end_utterance(),
                 }
             }
@@ -196,7 +223,15 @@ impl Talk {
                 Some(id) => self.send(&AsrOut::Marker { id }).await,
                 None => Ok(()),
             },
-            _ => Ok(()),
+            ListenEvent::Progress { at, spoken } => {
+                let buffered_pcm = ((self.hearing.seconds() - at).max(0.0) * f64::from(RATE)) as u64;
+                for frame in self.pauses.advance(at, spoken) {
+                    let step = AsrOut::Step { step_idx: frame.index, prs: &frame.pauses, buffered_pcm };
+                    self.send(&step).await?;
+                }
+                Ok(())
+            }
+            ListenEvent::Partial(_) | ListenEvent::Final(_) | ListenEvent::Endpoint { .. } => Ok(()),
         }
     }
 }

@@ -273,7 +273,7 @@ impl Talk {
                         return Ok(None);
                     }
                 },
-                frame = wire.recv(), if may_read => match frame {
+                frame = wire.recv_if(may_read) => match frame {
                     Frame::Text(text) => self.take_text(&text)?,
                     Frame::Binary(data) if data[..] == [0] => self.text = None,
                     Frame::Binary(data) => self.message(&data)?,
@@ -327,7 +327,11 @@ impl Talk {
 
     /// Sends what is ready, and at the end what is left, with the words that go with it.
     async fn audio(&mut self, wire: &mut Wire, is_end: bool) -> Result<(), Option<ServerError>> {
-        let samples = std::mem::take(&mut self.samples);
+        let mut samples = std::mem::take(&mut self.samples);
+        if is_end && self.ogg.is_none() {
+            // Players take whole frames only.
+            samples.resize(samples.len().next_multiple_of(FRAME), 0.0);
+        }
         let whole = if is_end { samples.len() } else { samples.len() / FRAME * FRAME };
         for frame in samples[..whole].chunks(FRAME) {
             self.sent += frame.len();

@@ -24,26 +24,11 @@ pub(super) enum AsrIn {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 pub(super) enum AsrOut<'a> {
-    Word {
-        text: &'a str,
-        start_time: f64,
-    },
-    EndWord {
-        stop_time: f64,
-    },
-    Marker {
-        id: i64,
-    },
-    /// Only models with pause heads send it.
-    #[allow(dead_code)]
-    Step {
-        step_idx: u64,
-        prs: &'a [f32],
-        buffered_pcm: u64,
-    },
-    Error {
-        message: &'a str,
-    },
+    Word { text: &'a str, start_time: f64 },
+    EndWord { stop_time: f64 },
+    Marker { id: i64 },
+    Step { step_idx: u64, prs: &'a [f32], buffered_pcm: u64 },
+    Error { message: &'a str },
     Ready,
 }
 

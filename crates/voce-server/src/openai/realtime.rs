@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
+use crate::core::json;
 use crate::core::limits;
 use crate::core::query::Query;
 use crate::core::state::AppState;
@@ -22,6 +23,9 @@ use crate::core::ws::{self, Frame, Gone, Wire};
 use crate::ears::{Ear, EndReason, Hearing, Inlet, ListenEvent, Step};
 use dialect::Dialect;
 use session::Session;
+
+/// Commits that wait for their text; a client that has so many out is heard again when one is complete.
+const MAX_COMMITS: usize = 32;
 
 /// Upgrades a connection, unless it wants another kind of session.
 pub(crate) async fn connect(
@@ -129,21 +133,21 @@ impl Talk {
         loop {
             let frame = match &mut self.hearing {
                 Some(hearing) => {
-                    let has_room = hearing.has_room();
+                    let has_room = hearing.has_room() && self.items.committed.len() < MAX_COMMITS;
                     tokio::select! {
                         biased;
                         step = hearing.step() => {
                             self.heard(step).await?;
                             continue;
                         }
-                        frame = self.wire.recv(), if has_room => frame,
+                        frame = self.wire.recv_if(has_room) => frame,
                     }
                 }
                 None => self.wire.recv().await,
             };
             match frame {
                 Frame::Text(text) => {
-                    let message: Result<Value, _> = serde_json::from_str(&text);
+                    let message: Result<Value, _> = json::parse(text.as_bytes());
                     let id = message.as_ref().ok().and_then(|m| m["event_id"].as_str()).map(str::to_owned);
                     let done = match message {
                         Ok(message) => self.message(&message).await,
@@ -250,6 +254,7 @@ impl Talk {
     async fn commit(&mut self, message: &Value) -> Result<(), Said> {
         if self.session.dialect == Dialect::Vllm || message.get("final").is_some() {
             self.session.become_vllm();
+            self.items.committed.clear();
             // The first commit says that audio will come, the last that it has.
             if message["final"].as_bool().unwrap_or(false) {
                 match (&mut self.hearing, &mut self.inlet) {
@@ -358,7 +363,9 @@ impl Talk {
                 });
                 Ok(self.wire.json(&event).await?)
             }
-            Step::Event(ListenEvent::Final(_) | ListenEvent::Partial(_)) => Ok(()),
+            Step::Event(ListenEvent::Final(_) | ListenEvent::Partial(_) | ListenEvent::Progress { .. }) => {
+                Ok(())
+            }
         }
     }
 
@@ -386,5 +393,17 @@ impl From<ServerError> for Said {
 impl From<Gone> for Said {
     fn from(gone: Gone) -> Self {
         Said::End(gone.into())
+    }
+}
+
+/// Reads lines of events as a session would.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let mut session = Session::new(Dialect::Current);
+    for line in data.split(|b| *b == b'\n') {
+        let Ok(message) = json::parse::<Value>(line) else { continue };
+        let _ = session.update(&message);
+        let _ = (session.request(), session.event("updated", "model"));
+        let _ = message["audio"].as_str().map(|audio| BASE64.decode(audio));
     }
 }

@@ -7,18 +7,19 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 
+use crate::core::json;
 use crate::core::limits::{MAX_WYOMING_LINE, MAX_WYOMING_PAYLOAD};
 
 /// An event.
 #[derive(Debug, Default)]
-pub(super) struct Event {
-    pub(super) kind: String,
-    pub(super) data: Value,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Event {
+    pub(crate) kind: String,
+    pub(crate) data: Value,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl Event {
-    pub(super) fn new(kind: &str, data: Value) -> Self {
+    pub(crate) fn new(kind: &str, data: Value) -> Self {
         Self { kind: kind.into(), data, payload: Vec::new() }
     }
 }
@@ -28,7 +29,7 @@ fn bad(text: impl Into<String>) -> io::Error {
 }
 
 /// The next event; `None` where the client has gone between two of them.
-pub(super) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::Result<Option<Event>> {
+pub(crate) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::Result<Option<Event>> {
     let mut line = Vec::new();
     let mut limited = (&mut *stream).take(MAX_WYOMING_LINE as u64);
     if limited.read_until(b'\n', &mut line).await? == 0 {
@@ -38,7 +39,7 @@ pub(super) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::
         return Err(bad(format!("an event's line has no end within {MAX_WYOMING_LINE} bytes")));
     }
     let mut head: Map<String, Value> =
-        serde_json::from_slice(&line).map_err(|e| bad(format!("an event is a JSON object: {e}")))?;
+        json::parse(&line).map_err(|e| bad(format!("an event is a JSON object: {e}")))?;
     let length = |name: &str, limit: usize| match head.get(name) {
         None | Some(Value::Null) => Ok(0),
         Some(n) => n
@@ -56,8 +57,8 @@ pub(super) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::
     if data_length > 0 {
         let mut bytes = vec![0; data_length];
         stream.read_exact(&mut bytes).await?;
-        let more: Map<String, Value> = serde_json::from_slice(&bytes)
-            .map_err(|e| bad(format!("an event's data is a JSON object: {e}")))?;
+        let more: Map<String, Value> =
+            json::parse(&bytes).map_err(|e| bad(format!("an event's data is a JSON object: {e}")))?;
         data.extend(more);
     }
     let mut payload = vec![0; payload_length];
@@ -68,7 +69,7 @@ pub(super) async fn read(stream: &mut BufReader<impl AsyncRead + Unpin>) -> io::
 }
 
 /// Writes an event.
-pub(super) async fn write(stream: &mut (impl AsyncWrite + Unpin), event: &Event) -> io::Result<()> {
+pub(crate) async fn write(stream: &mut (impl AsyncWrite + Unpin), event: &Event) -> io::Result<()> {
     let data = if event.data.is_null() { Vec::new() } else { event.data.to_string().into_bytes() };
     let mut head = json!({"type": event.kind, "version": "1.7.2"});
     if !data.is_empty() {

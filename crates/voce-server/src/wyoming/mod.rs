@@ -1,6 +1,6 @@
 //! Wyoming, the protocol of Home Assistant, on a port of its own: one JSON line an event, with data and a payload after it.
 
-mod event;
+pub(crate) mod event;
 mod talk;
 
 use std::io;

@@ -110,11 +110,11 @@ impl Talk {
             }
             "audio-start" => {
                 let format = format(&event.data)?;
-                let inlet = Inlet::new(format.encoding, format.sample_rate, format.channels)?;
                 // Names of other systems' models stand for the default.
                 let ear = self.state.ear(self.model.as_deref()).or_else(|_| self.state.ear(None))?.clone();
                 let request = HearRequest { language: self.language.clone(), ..HearRequest::default() };
                 let hearing = ear.open(&request).await?;
+                let inlet = Inlet::new(format.encoding, format.sample_rate, format.channels)?;
                 self.listening = Some((hearing, inlet));
                 self.texts.clear();
                 self.send("transcript-start", json!({"language": self.language})).await?;

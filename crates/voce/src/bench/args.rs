@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::hear_args::BenchHearArgs;
@@ -79,6 +80,9 @@ pub(crate) struct BenchSayArgs {
     /// Threads: a number, or `sweep` for one to all cores
     #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
     pub(crate) threads: Threads,
+    /// Keep each thread on a core of its own (Linux)
+    #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
+    pub(crate) pin: bool,
     /// Precisions to measure
     #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
     pub(crate) precision: Vec<PrecisionArg>,

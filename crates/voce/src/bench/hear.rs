@@ -56,8 +56,15 @@ fn one(
     threads: usize,
 ) -> Outcome {
     let trace = args.trace.as_ref().map(|_| Trace::default());
-    let options =
-        ListenerOptions { precision, threads, slots: args.streams, isa: None, trace: trace.clone() };
+    let slots = args.streams;
+    let options = ListenerOptions {
+        precision,
+        threads,
+        slots,
+        trace: trace.clone(),
+        pin: args.pin,
+        ..ListenerOptions::default()
+    };
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     machine::reset_peak_rss();

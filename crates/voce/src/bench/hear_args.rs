@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 
 use super::args::{Threads, threads};
 use crate::args::PrecisionArg;
@@ -40,6 +41,9 @@ pub(crate) struct BenchHearArgs {
     /// Threads: a number, or `sweep` for one to all cores
     #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
     pub(crate) threads: Threads,
+    /// Keep each thread on a core of its own (Linux)
+    #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
+    pub(crate) pin: bool,
     /// Precisions to measure
     #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
     pub(crate) precision: Vec<PrecisionArg>,

@@ -108,8 +108,9 @@ fn one(
     let store = Store::from_env()?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     let slots = if args.frames.is_some() { 1 } else { args.lockstep };
+    let (trace_to, pin) = (trace.clone(), args.pin);
     let options =
-        SpeakerOptions { precision, threads, slots, trace: trace.clone(), ..SpeakerOptions::default() };
+        SpeakerOptions { precision, threads, slots, trace: trace_to, pin, ..SpeakerOptions::default() };
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.

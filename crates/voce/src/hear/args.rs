@@ -66,6 +66,9 @@ pub(crate) struct HearArgs {
     /// Threads; 0 chooses
     #[arg(long, env = "VOCE_THREADS", default_value_t = 0)]
     pub(crate) threads: usize,
+    /// Keep each thread on a core of its own (Linux)
+    #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
+    pub(crate) pin: bool,
     /// Streaming in chunks of so many milliseconds: 80, 160, 320, 560 or 1120, by the model
     #[arg(long, value_name = "MS", env = "VOCE_CHUNK")]
     pub(crate) chunk: Option<u32>,

@@ -188,5 +188,6 @@ fn event_json(event: &ListenEvent) -> Value {
         ListenEvent::Endpoint { at, reason } => {
             json!({"type": "endpoint", "at": at, "reason": reason.name()})
         }
+        ListenEvent::Progress { at, spoken } => json!({"type": "progress", "at": at, "spoken": spoken}),
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
         precision: args.precision.into(),
         threads: args.threads,
         slots: inputs.len().clamp(1, usize::from(args.streams)),
+        pin: args.pin,
         ..ListenerOptions::default()
     };
     let listener = Listener::open(&store, &reference, &options)?;

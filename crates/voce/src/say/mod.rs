@@ -31,7 +31,7 @@ pub(crate) enum Heard {
     /// Audio.
     Audio(Vec<f32>),
     /// The end.
-    Done(SpeakStats),
+    Done(Box<SpeakStats>),
     /// Speaking failed.
     Failed(EngineError),
     /// The text could not be read.
@@ -58,6 +58,7 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
             OverlapArg::Auto if slots > 1 && source.is_long() => Overlap::Beside,
             OverlapArg::Auto => Overlap::Auto,
         },
+        pin: args.run.pin,
         ..SpeakerOptions::default()
     };
     progress.say("loading the model");
@@ -151,7 +152,7 @@ fn forward(mut stream: SpeechStream, sender: &SyncSender<Heard>) {
             return;
         }
     }
-    let _ = sender.send(Heard::Done(stream.stats()));
+    let _ = sender.send(Heard::Done(Box::new(stream.stats())));
 }
 
 /// Writes what is heard until its end; Ctrl-C ends it early.
@@ -177,7 +178,7 @@ fn write(
                 }
                 progress.audio(samples as f64 / rate as f64, begun.elapsed(), first.unwrap_or_default());
             }
-            Ok(Heard::Done(stats)) => return Ok(stats),
+            Ok(Heard::Done(stats)) => return Ok(*stats),
             Ok(Heard::Failed(error)) => return Err(error.into()),
             Ok(Heard::BadText(failure)) => return Err(failure),
             Err(RecvTimeoutError::Timeout) => {}

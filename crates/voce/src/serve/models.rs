@@ -24,6 +24,8 @@ const SLOTS: usize = 8;
 const SPARE: usize = 4;
 /// How long a request waits for a slot when nobody says.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Steps that keep an idle model warm come no more often than this.
+const SOONEST_WARM: Duration = Duration::from_millis(10);
 /// The name of the null model on the wire.
 const NULL: &str = "null";
 
@@ -68,12 +70,20 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     let threads = settings.threads.unwrap_or(0);
     let queue = settings.queue.unwrap_or(0);
     let patience = settings.queue_time.as_deref().map(seconds).transpose()?.unwrap_or(PATIENCE);
+    let keep_warm = keep_warm(settings)?;
     let keep_alive = settings.keep_alive.as_deref().map(seconds).transpose()?.filter(|d| !d.is_zero());
     let mut models = Models::default();
     for reference in plan.speak {
         let slots = settings.speak_slots.unwrap_or(SLOTS).max(1);
-        let options =
-            SpeakerOptions { precision, threads, slots, overlap: Overlap::Auto, ..SpeakerOptions::default() };
+        let options = SpeakerOptions {
+            precision,
+            threads,
+            slots,
+            overlap: Overlap::Auto,
+            pin: settings.pin,
+            keep_warm,
+            ..SpeakerOptions::default()
+        };
         let (store, opened) = (store.clone(), reference.clone());
         let open = Box::new(move || Speaker::open(&store, &opened, &options));
         let mut mouth = MouthOptions::new(name(&reference), open);
@@ -90,8 +100,14 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));
-        let options =
-            ListenerOptions { precision, threads, slots: slots + SPARE, ..ListenerOptions::default() };
+        let options = ListenerOptions {
+            precision,
+            threads,
+            slots: slots + SPARE,
+            pin: settings.pin,
+            keep_warm,
+            ..ListenerOptions::default()
+        };
         let (store, opened) = (store.clone(), reference.clone());
         let open = Box::new(move || Listener::open(&store, &opened, &options));
         let ears: Arc<dyn Recogniser> = Arc::new(ListenerEars::new(open)?);
@@ -102,6 +118,20 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         models.ears.push((ear(NULL.into()), Arc::new(NullEars)));
     }
     Ok(models)
+}
+
+/// How often an idle model is stepped.
+pub(super) fn keep_warm(settings: &Settings) -> Outcome<Option<Duration>> {
+    match settings.keep_warm.as_deref() {
+        None | Some("off") => Ok(None),
+        Some(text) => {
+            let time = seconds(text)?;
+            if time < SOONEST_WARM {
+                return Err(Failure::usage(format!("--keep-warm {text}: use 10ms or more, or off")));
+            }
+            Ok(Some(time))
+        }
+    }
 }
 
 /// A reference's name on the wire: a folder's or file's own name, others as they are.

@@ -47,6 +47,12 @@ pub(crate) struct Settings {
     /// Threads of each model; 0 chooses [default: 0]
     #[arg(long, env = "VOCE_THREADS")]
     pub(super) threads: Option<usize>,
+    /// Keep each thread on a core of its own (Linux)
+    #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
+    pub(super) pin: bool,
+    /// A step of each idle model this often keeps caches and clocks warm, such as 1s; off for none [default: off]
+    #[arg(long, value_name = "TIME", env = "VOCE_KEEP_WARM")]
+    pub(super) keep_warm: Option<String>,
     /// Requests that may wait for a slot [default: 0, they are refused]
     #[arg(long, value_name = "N", env = "VOCE_QUEUE")]
     pub(super) queue: Option<usize>,
@@ -107,6 +113,22 @@ pub(crate) struct Settings {
     /// Sockets open at once [default: 16384]
     #[arg(long, value_name = "N", env = "VOCE_MAX_CONNECTIONS")]
     pub(super) max_connections: Option<usize>,
+    /// OpenTelemetry collector for spans, over HTTP, such as http://127.0.0.1:4318 [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, else none]
+    #[arg(long, value_name = "URL", env = "VOCE_OTLP")]
+    pub(super) otlp: Option<String>,
+    /// Name of this service in spans [default: OTEL_SERVICE_NAME, else voce]
+    #[arg(long, value_name = "NAME", env = "VOCE_OTLP_SERVICE")]
+    pub(super) otlp_service: Option<String>,
+    /// Folder to keep what is said and heard in, as tokens and text: personal data [default: nothing is kept]
+    #[arg(long, value_name = "DIR", env = "VOCE_LOG_TOKENS")]
+    pub(super) log_tokens: Option<PathBuf>,
+    /// Folder to keep the audio of every stream in: personal data [default: nothing is kept]
+    #[arg(long, value_name = "DIR", env = "VOCE_CAPTURE_AUDIO")]
+    pub(super) capture_audio: Option<PathBuf>,
+    /// Bytes of each such folder, beyond which its oldest files go [default: 1073741824]
+    #[arg(long, value_name = "BYTES", env = "VOCE_CAPTURE_BYTES")]
+    pub(super) capture_bytes: Option<u64>,
     /// For benches of the server only: a recogniser that discards audio and says nothing
     #[arg(long, env = "VOCE_NULL_MODEL", value_parser = FalseyValueParser::new())]
     pub(super) null_model: bool,
@@ -129,6 +151,8 @@ impl Settings {
             hear_slots: self.hear_slots.or(file.hear_slots),
             precision: self.precision.or(file.precision),
             threads: self.threads.or(file.threads),
+            pin: self.pin || file.pin,
+            keep_warm: self.keep_warm.or(file.keep_warm),
             queue: self.queue.or(file.queue),
             queue_time: self.queue_time.or(file.queue_time),
             keep_alive: self.keep_alive.or(file.keep_alive),
@@ -149,6 +173,11 @@ impl Settings {
             max_body_bytes: self.max_body_bytes.or(file.max_body_bytes),
             max_text_bytes: self.max_text_bytes.or(file.max_text_bytes),
             max_connections: self.max_connections.or(file.max_connections),
+            otlp: self.otlp.or(file.otlp),
+            otlp_service: self.otlp_service.or(file.otlp_service),
+            log_tokens: self.log_tokens.or(file.log_tokens),
+            capture_audio: self.capture_audio.or(file.capture_audio),
+            capture_bytes: self.capture_bytes.or(file.capture_bytes),
             null_model: self.null_model || file.null_model,
         }
     }

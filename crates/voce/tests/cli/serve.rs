@@ -71,6 +71,30 @@ fn serves_speech_and_the_page_and_goes_when_told() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_stay_on_their_cores_when_pinned() {
+    let sandbox = Sandbox::new();
+    let folder = model("drifting");
+    for (flags, pinned) in [(&["--threads", "1"][..], false), (&["--threads", "1", "--pin"], true)] {
+        let mut args = vec!["--no-hear", "--speak", arg(&folder)];
+        args.extend(flags);
+        let server = start(&sandbox, &args);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten();
+        let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let model = tasks.map(|t| t.path()).find(|t| read(t.join("comm")).trim() == "voce-model").unwrap();
+        let status = read(model.join("status"));
+        let cores = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+        let all = read("/proc/self/status".into());
+        let all = all.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+        if pinned {
+            assert!(cores.parse::<usize>().is_ok(), "one core, not {cores}");
+        } else {
+            assert_eq!(cores, all);
+        }
+    }
+}
+
 #[test]
 fn a_check_says_what_the_settings_mean() {
     let sandbox = Sandbox::new();
@@ -87,6 +111,38 @@ fn a_check_says_what_the_settings_mean() {
         (said["wyoming"].as_str(), &said["aliases"]),
         (Some("0.0.0.0:10300"), &json!([["x", "drifting"]]))
     );
+}
+
+#[test]
+fn a_check_looks_at_the_recognisers() {
+    let sandbox = Sandbox::new();
+    let whole = model("..").join("fastconformer/ctc");
+    let said = sandbox.json(&["serve", "--check", "--json", "--no-speak", "--hear", arg(&whole)]);
+    let files = said["models"][0]["files"].as_array().unwrap();
+    let on_disk = std::fs::metadata(whole.join("model.safetensors")).unwrap().len();
+    assert!(files.iter().any(|f| f["bytes"].as_u64() == Some(on_disk)), "{said}");
+    assert!(said["models"][0]["bytes"].as_u64().unwrap() >= on_disk);
+    let copy = |name: &str| {
+        let folder = sandbox.out(name);
+        std::fs::create_dir(&folder).unwrap();
+        for file in ["config.json", "preprocessor_config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(whole.join(file), folder.join(file)).unwrap();
+        }
+        folder
+    };
+    // Each has one fault, and all are told at once.
+    let (no_weights, cut, bad) = (copy("no-weights"), copy("cut"), copy("bad"));
+    std::fs::remove_file(no_weights.join("model.safetensors")).unwrap();
+    let weights = std::fs::read(cut.join("model.safetensors")).unwrap();
+    std::fs::write(cut.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    std::fs::write(bad.join("config.json"), "{").unwrap();
+    let hear = [arg(&whole), arg(&no_weights), arg(&cut), arg(&bad), "nemotron"].join(",");
+    let (code, message) = sandbox.fails(&["serve", "--check", "--no-speak", "--hear", &hear]);
+    assert_eq!(code, 2, "{message}");
+    for says in ["no-weights: ", "cut: ", "bad: ", "nemotron: ", "voce pull"] {
+        assert!(message.contains(says), "{says}: {message}");
+    }
+    assert!(!message.contains(&format!("{}: ", arg(&whole))), "{message}");
 }
 
 #[test]
@@ -109,6 +165,10 @@ fn settings_that_are_none() {
         ("", &["--drain", "5 days"], "no time"),
         ("", &["--alias", "x"], "NAME=VALUE"),
         ("", &["--wyoming", "home"], "use a port"),
+        ("", &["--otlp", "localhost:4318"], "is no collector"),
+        ("", &["--keep-warm", "1ms"], "use 10ms or more"),
+        ("keep-warm = 'often'", &[], "no time"),
+        ("", &["--capture-audio", "/dev/null/x"], "cannot be kept there"),
         ("", &["--api-key-file", "/nowhere/keys"], "/nowhere/keys"),
         ("", &["--no-speak", "--no-hear"], "nothing to serve"),
         (
