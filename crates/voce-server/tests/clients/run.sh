@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the real clients against a server with a small voice and a recogniser that counts.
 # Needs Python 3.10 or later and, the first time, the network; Node and Chromium are used where they are.
-# VENV and NODE_FOLDER name other places for the packages.
+# VENV and NODE_FOLDER name other places for the packages. VOCE_DSM and VOCE_UNMUTE name checkouts of kyutai-labs'
+# delayed-streams-modeling and unmute (Python 3.12), whose own clients are then run as they are.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv=${VENV:-$here/.venv}

@@ -18,13 +18,14 @@ async fn succeeds(mut command: Command) {
     assert!(status.success(), "{name}");
 }
 
-fn script(program: &str, folder: &Path, script: &Path, args: [&str; 2]) -> Command {
+fn script(program: &str, folder: &Path, script: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg(script).args(args).current_dir(folder);
     command
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::print_stderr)]
 #[ignore = "needs packages: run tests/clients/run.sh"]
 async fn the_real_clients_work() {
     let python =
@@ -45,11 +46,21 @@ async fn the_real_clients_work() {
         ("moshi_client.py", [&url, KEY]),
         ("deepgram_client.py", [&url, KEY]),
         ("wyoming_client.py", [&host, &port]),
+        ("pipecat_client.py", [&url, KEY]),
         ("browser.py", [&url, KEY]),
     ] {
-        succeeds(script(&python, &folder, &folder.join(name), args)).await;
+        succeeds(script(&python, &folder, &folder.join(name), &args)).await;
+    }
+    // Programs of others, which are not in this repository.
+    for (variable, name) in [("VOCE_DSM", "kyutai_scripts.py"), ("VOCE_UNMUTE", "unmute_client.py")] {
+        match std::env::var(variable) {
+            Ok(checkout) => {
+                succeeds(script(&python, &folder, &folder.join(name), &[&url, KEY, &checkout])).await;
+            }
+            Err(_) => eprintln!("{variable} names no checkout: {name} was not run"),
+        }
     }
     if let Ok(packages) = std::env::var("VOCE_CLIENT_NODE") {
-        succeeds(script("node", Path::new(&packages), &folder.join("openai_client.mjs"), [&url, KEY])).await;
+        succeeds(script("node", Path::new(&packages), &folder.join("openai_client.mjs"), &[&url, KEY])).await;
     }
 }

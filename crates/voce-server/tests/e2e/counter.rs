@@ -29,6 +29,7 @@ struct State {
     quiet: usize,
     words: Vec<Word>,
     events: VecDeque<ListenEvent>,
+    spoken: Option<f64>,
     finished: bool,
     waker: Option<Waker>,
 }
@@ -46,6 +47,7 @@ impl State {
             };
             let end = self.halves as f64 / 2.0;
             let word = Word { text, start: end - 0.5, end, confidence: 0.5 };
+            self.spoken = Some(end);
             self.words.push(word.clone());
             self.events.push_back(ListenEvent::Word(word));
             if self.request.partials {
@@ -58,6 +60,10 @@ impl State {
             if due && !self.words.is_empty() {
                 self.end(EndReason::Silence);
             }
+        }
+        if self.request.progress {
+            let at = self.halves as f64 / 2.0;
+            self.events.push_back(ListenEvent::Progress { at, spoken: self.spoken });
         }
     }
 

@@ -1,19 +1,26 @@
 //! The server over real sockets: every route, every dialect, and what clients should not do.
 #![allow(missing_docs)]
 
+mod abuse;
+mod autobahn;
 mod clients;
 mod core;
 mod counter;
 mod deepgram;
+mod dice;
 mod engine;
 mod faults;
+mod journal;
 mod listening;
 mod moshi;
+mod mp4;
 mod noise;
 mod page;
 mod realtime;
+mod revival;
 mod rnnt_v2;
 mod server;
 mod socket;
 mod speech;
+mod traces;
 mod wyoming;

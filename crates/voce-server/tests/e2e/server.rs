@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use voce_engine::fault::Faults;
 use voce_engine::speaker::Overlap;
 use voce_engine::store::{Patience, Settings, Store};
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
@@ -33,6 +34,13 @@ pub(crate) struct Setup {
     /// Speech never ends by itself.
     pub(crate) endless: bool,
     pub(crate) keep_alive: Option<std::time::Duration>,
+    pub(crate) keep_warm: Option<std::time::Duration>,
+    /// Faults of the voice.
+    pub(crate) faults: Faults,
+    /// The codec on a thread of its own.
+    pub(crate) beside: bool,
+    /// Speech requests that may wait.
+    pub(crate) queue: usize,
     pub(crate) hear: Option<Arc<dyn Recogniser>>,
     pub(crate) hear_slots: usize,
 }
@@ -45,6 +53,10 @@ impl Default for Setup {
             speak_slots: 4,
             endless: false,
             keep_alive: None,
+            keep_warm: None,
+            faults: Faults::default(),
+            beside: false,
+            queue: 0,
             hear: None,
             hear_slots: 4,
         }
@@ -76,14 +88,22 @@ impl Setup {
         let mut models = Models::default();
         if self.speak {
             let (for_speaker, slots) = (store.clone(), self.speak_slots);
+            let (faults, keep_warm, beside) = (self.faults.clone(), self.keep_warm, self.beside);
             let open = move || {
-                let options =
-                    SpeakerOptions { threads: 1, slots, overlap: Overlap::InTurn, ..Default::default() };
+                let options = SpeakerOptions {
+                    threads: if beside { 2 } else { 1 },
+                    slots,
+                    overlap: if beside { Overlap::Beside } else { Overlap::InTurn },
+                    keep_warm,
+                    faults: faults.clone(),
+                    ..Default::default()
+                };
                 Speaker::open(&for_speaker, model("drifting").to_str().unwrap(), &options)
             };
             let mut mouth = MouthOptions::new("small", Box::new(open));
             mouth.slots = slots;
             mouth.keep_alive = self.keep_alive;
+            mouth.queue = self.queue;
             let eos_threshold = self.endless.then_some(1e9);
             let max_frames = if self.endless { Some(400_000) } else { Some(12) };
             mouth.request =

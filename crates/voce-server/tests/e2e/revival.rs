@@ -1,0 +1,281 @@
+//! Models that die, hang or idle: readiness says so, streams are told, and the model comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use voce_engine::fault::{FaultPoint, Faults};
+use voce_engine::listener::{Listener, ListenerOptions};
+use voce_server::ears::ListenerEars;
+use voce_server::{Limits, ServerOptions};
+
+use crate::listening::{audio, wav};
+use crate::server::{Part, Running, Setup};
+
+fn body(seed: u64) -> Value {
+    json!({"input": "On and on.", "response_format": "pcm", "seed": seed})
+}
+
+fn ears(faults: &Faults, keep_warm: Option<Duration>) -> Arc<ListenerEars> {
+    let faults = faults.clone();
+    let open = move || {
+        let options =
+            ListenerOptions { threads: 1, slots: 4, keep_warm, faults: faults.clone(), ..Default::default() };
+        Listener::random("nano-ear", 3, &options)
+    };
+    Arc::new(ListenerEars::new(Box::new(open)).unwrap())
+}
+
+async fn hearing(faults: &Faults) -> Running {
+    let setup = Setup { speak: false, hear: Some(ears(faults, None)), ..Default::default() };
+    setup.start().await
+}
+
+async fn until_ready(server: &Running) {
+    while server.get("/readyz").await.status != StatusCode::OK {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_have_run_once_before_anyone_is_answered() {
+    let voice = Faults::default();
+    voice.hold_at(FaultPoint::Stream);
+    let starting = tokio::spawn(Setup { faults: voice.clone(), ..Default::default() }.start());
+    held(&voice).await;
+    assert!(!starting.is_finished());
+    voice.release();
+    assert_eq!(starting.await.unwrap().get("/readyz").await.status, StatusCode::OK);
+    let ear = Faults::default();
+    ear.hold_at(FaultPoint::Stream);
+    let loading = tokio::task::spawn_blocking({
+        let ear = ear.clone();
+        move || drop(ears(&ear, None))
+    });
+    held(&ear).await;
+    assert!(!loading.is_finished());
+    ear.release();
+    loading.await.unwrap();
+}
+
+/// Waits until a model waits at a fault.
+async fn held(faults: &Faults) {
+    let faults = faults.clone();
+    tokio::task::spawn_blocking(move || faults.wait_held()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voice_that_dies_ends_its_streams_and_comes_back() {
+    for (beside, point) in [(false, FaultPoint::Step), (false, FaultPoint::Codec), (true, FaultPoint::Codec)]
+    {
+        let faults = Faults::default();
+        let server =
+            Setup { beside, faults: faults.clone(), endless: true, ..Default::default() }.start().await;
+        let mut streams = Vec::new();
+        for seed in 0..2 {
+            let mut stream = server.open(server.json_request("/v1/audio/speech", &body(seed))).await;
+            stream.body_mut().frame().await.unwrap().unwrap();
+            streams.push(stream);
+        }
+        // The next load waits, so that the time without a model can be seen.
+        faults.panic_at(point);
+        faults.hold_at(FaultPoint::Stream);
+        for mut stream in streams {
+            let mut broken = false;
+            while let Some(frame) = stream.body_mut().frame().await {
+                broken |= frame.is_err();
+            }
+            assert!(broken, "a stream must not look whole");
+        }
+        held(&faults).await;
+        let reply = server.get("/readyz").await;
+        assert_eq!(
+            (reply.status, reply.json()["status"].as_str()),
+            (StatusCode::SERVICE_UNAVAILABLE, Some("loading"))
+        );
+        assert_eq!(server.get("/livez").await.status, StatusCode::OK);
+        assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 0.0);
+        faults.release();
+        until_ready(&server).await;
+        assert_eq!(server.metric("voce_model_restarts_total{model=\"small\"}").await, 1.0);
+        assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 1.0);
+        let mut again = server.open(server.json_request("/v1/audio/speech", &body(0))).await;
+        assert_eq!(again.status(), StatusCode::OK);
+        again.body_mut().frame().await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recogniser_that_dies_tells_its_streams_and_comes_back() {
+    let faults = Faults::default();
+    let server = hearing(&faults).await;
+    let file = wav("#.#", 16_000);
+    let send =
+        async || server.form("/v1/audio/transcriptions", &[("file", Part::File("a.wav", &file))]).await;
+    let before = send().await.json();
+    // One stream waits for audio, and one brings the model down.
+    let mut idle = server.socket("/v1/realtime?intent=transcription").await;
+    assert_eq!(idle.next_json().await["type"], "session.created");
+    let pcm: Vec<u8> = audio("#", 24_000).iter().flat_map(|s| ((s * 32767.0) as i16).to_le_bytes()).collect();
+    use base64::Engine as _;
+    let base64 = base64::engine::general_purpose::STANDARD.encode(&pcm);
+    idle.json(json!({"type": "input_audio_buffer.append", "audio": base64})).await;
+    server.until("voce_streams_active{kind=\"recognition\"}", 1.0).await;
+    faults.panic_at(FaultPoint::Step);
+    let reply = send().await;
+    assert_eq!((reply.status, reply.error().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "stopped"));
+    loop {
+        let event = idle.next_json().await;
+        if event["type"] == "error" || event["type"] == "conversation.item.input_audio_transcription.failed" {
+            break;
+        }
+    }
+    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 1.0 {
+        tokio::task::yield_now().await;
+    }
+    until_ready(&server).await;
+    assert_eq!(send().await.json()["text"], before["text"]);
+    // The second death is noticed as well.
+    faults.panic_at(FaultPoint::Step);
+    assert_eq!(send().await.error(), "stopped");
+    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 2.0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_dies_while_nobody_looks_comes_back() {
+    let faults = Faults::default();
+    let keep_warm = Some(Duration::from_millis(1));
+    let setup = Setup { speak: false, hear: Some(ears(&faults, keep_warm)), ..Default::default() };
+    let server = setup.start().await;
+    // The step that keeps it warm panics: no stream is there to tell.
+    faults.panic_at(FaultPoint::Step);
+    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 1.0 {
+        tokio::task::yield_now().await;
+    }
+    until_ready(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_one_stream_ends_that_stream_only() {
+    let faults = Faults::default();
+    let server = hearing(&faults).await;
+    let file = wav("#.#", 16_000);
+    let send =
+        async || server.form("/v1/audio/transcriptions", &[("file", Part::File("a.wav", &file))]).await;
+    let before = send().await.json();
+    let mut other = server.socket("/api/asr-streaming").await;
+    other.next_binary().await;
+    faults.panic_at(FaultPoint::Stream);
+    let reply = send().await;
+    assert_eq!((reply.status, reply.error().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "internal"));
+    assert!(!reply.text().contains("planted"));
+    // The other stream goes on to its end, and the model was never away.
+    other.binary(rmp_serde::to_vec_named(&json!({"type": "Marker", "id": 3})).unwrap()).await;
+    loop {
+        let message: Value = rmp_serde::from_slice(&other.next_binary().await).unwrap();
+        if message["type"] == "Marker" {
+            break;
+        }
+    }
+    assert_eq!(send().await.json()["text"], before["text"]);
+    assert_eq!(server.metric("voce_model_restarts_total{model=\"counter\"}").await, 0.0);
+    // The same for a voice.
+    let faults = Faults::default();
+    let server = Setup { faults: faults.clone(), endless: true, ..Default::default() }.start().await;
+    let mut first = server.open(server.json_request("/v1/audio/speech", &body(1))).await;
+    first.body_mut().frame().await.unwrap().unwrap();
+    faults.panic_at(FaultPoint::Stream);
+    let reply = server.post("/v1/audio/speech", &body(2)).await;
+    assert_eq!((reply.status, reply.error().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "internal"));
+    for _ in 0..5 {
+        first.body_mut().frame().await.unwrap().unwrap();
+    }
+    assert_eq!(server.metric("voce_model_restarts_total{model=\"small\"}").await, 0.0);
+    server.until("voce_streams_active{kind=\"speech\"}", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_hangs_makes_the_server_not_ready_until_it_ends() {
+    let faults = Faults::default();
+    let limits = Limits { stuck_step: Duration::from_millis(20), ..Limits::default() };
+    let options = ServerOptions { limits, ..Default::default() };
+    let server = Setup { options, faults: faults.clone(), ..Default::default() }.start().await;
+    faults.hold_at(FaultPoint::Step);
+    let request = server.json_request("/v1/audio/speech", &json!({"input": "Hi.", "response_format": "pcm"}));
+    let (speech, ()) = tokio::join!(server.send(request), async {
+        loop {
+            let reply = server.get("/readyz").await;
+            if reply.status == StatusCode::SERVICE_UNAVAILABLE {
+                assert_eq!(reply.json()["status"], "stuck");
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 0.0);
+        faults.release();
+    });
+    assert_eq!(speech.status, StatusCode::OK);
+    until_ready(&server).await;
+    assert_eq!(server.metric("voce_model_restarts_total{model=\"small\"}").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_models_are_kept_warm_and_speak_as_before() {
+    let keep_warm = Some(Duration::from_millis(1));
+    for beside in [false, true] {
+        let cold = Setup { beside, ..Default::default() }.start().await;
+        let speak = json!({"input": "Hi.", "response_format": "pcm", "seed": 7});
+        let expected = cold.post("/v1/audio/speech", &speak).await.body;
+        let warm = Setup { beside, keep_warm, ..Default::default() }.start().await;
+        for _ in 0..3 {
+            let before = warm.metric("voce_warm_steps_total{model=\"small\"}").await;
+            // Both threads of the model, several times.
+            while warm.metric("voce_warm_steps_total{model=\"small\"}").await < before + 6.0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(warm.post("/v1/audio/speech", &speak).await.body, expected);
+        }
+        assert_eq!(cold.metric("voce_warm_steps_total{model=\"small\"}").await, 0.0);
+    }
+    let faults = Faults::default();
+    let file = wav("#.##", 16_000);
+    let mut texts = Vec::new();
+    for keep_warm in [None, keep_warm] {
+        let setup = Setup { speak: false, hear: Some(ears(&faults, keep_warm)), ..Default::default() };
+        let server = setup.start().await;
+        if keep_warm.is_some() {
+            while server.metric("voce_warm_steps_total{model=\"counter\"}").await < 3.0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let reply = server.form("/v1/audio/transcriptions", &[("file", Part::File("a.wav", &file))]).await;
+        texts.push(reply.json()["text"].clone());
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_load_is_there_for_an_autoscaler() {
+    let server = Setup { endless: true, speak_slots: 2, queue: 1, ..Default::default() }.start().await;
+    assert_eq!(server.metric("voce_load_ratio{kind=\"speech\"}").await, 0.0);
+    let mut streams = Vec::new();
+    for seed in 0..2 {
+        let mut stream = server.open(server.json_request("/v1/audio/speech", &body(seed))).await;
+        stream.body_mut().frame().await.unwrap().unwrap();
+        streams.push(stream);
+        let load = server.metric("voce_load_ratio{kind=\"speech\"}").await;
+        assert_eq!(load, streams.len() as f64 / 2.0);
+    }
+    let third = server.json_request("/v1/audio/speech", &body(3));
+    tokio::select! {
+        _ = server.open(third) => panic!("it must wait"),
+        () = server.until("voce_load_ratio{kind=\"speech\"}", 1.5) => {}
+    }
+    drop(streams);
+    server.until("voce_load_ratio{kind=\"speech\"}", 0.0).await;
+    server.until("voce_queue_waiting{kind=\"speech\"}", 0.0).await;
+}

@@ -1,0 +1,195 @@
+//! What the fuzzers feed: one function a target, each of which must return whatever it is given. The fuzzers of
+//! `fuzz_targets/` call them under libFuzzer; `tests/short.rs` gives each a short run on stable Rust.
+#![forbid(unsafe_code)]
+
+use std::io::{Cursor, Write as _};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use voce_audio::{DecodeLimits, Decoder, MonoStream, Source, decode_bytes};
+use voce_engine::listener::{Word, subtitles};
+use voce_nn::Weights;
+use voce_nn::weights::{SafetensorsFile, TarFile, TorchFile};
+use voce_text::{PromptRules, SentenceStream, Tokenizer, Utf8Stream};
+
+/// A target: its name, what it feeds, and where other seeds than its own corpus are, from the repository's root.
+pub type Target = (&'static str, fn(&[u8]), &'static [&'static str]);
+
+const AUDIO: &[&str] = &["crates/voce-audio/tests/fixtures"];
+const TOKENIZERS: &[&str] = &["crates/voce-text/tests/fixtures"];
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("audio", audio, AUDIO),
+    ("ogg_opus", ogg_opus, AUDIO),
+    ("wav", wav, AUDIO),
+    ("audio_stream", audio_stream, AUDIO),
+    ("inlet", voce_server::fuzz::inlet, &[]),
+    ("form", voce_server::fuzz::form, &[]),
+    ("realtime", voce_server::fuzz::realtime, &[]),
+    ("msgpack", voce_server::fuzz::msgpack, &[]),
+    ("deepgram", voce_server::fuzz::deepgram, &[]),
+    ("wyoming", voce_server::fuzz::wyoming, &[]),
+    ("query", voce_server::fuzz::query, &[]),
+    ("json", voce_server::fuzz::json, &[]),
+    ("safetensors", safetensors, &["crates/voce-models/tests/fixtures/fastconformer/ctc"]),
+    ("torch", torch, &["crates/voce-nn/tests/fixtures/torch"]),
+    ("tar", tar, &[]),
+    ("tokenizer", tokenizer, TOKENIZERS),
+    ("encode", encode, &[]),
+    ("text", text, &[]),
+    ("subtitles", subtitles, &[]),
+];
+
+/// Feeds the target of a name.
+pub fn run(name: &str, data: &[u8]) {
+    if let Some((_, target, _)) = TARGETS.iter().find(|t| t.0 == name) {
+        target(data);
+    }
+}
+
+/// Less than uploads get, so that a run tries many.
+fn limits() -> DecodeLimits {
+    DecodeLimits { max_seconds: 30, max_pcm_bytes: 16 << 20, ..DecodeLimits::default() }
+}
+
+/// Any container, as an upload without a name.
+pub fn audio(data: &[u8]) {
+    if let Ok(audio) = decode_bytes(data, None, &limits()) {
+        assert!(audio.seconds() <= 30.0 + 1e-3);
+    }
+}
+
+/// Ogg Opus.
+pub fn ogg_opus(data: &[u8]) {
+    let _ = decode_bytes(data, Some("ogg"), &limits());
+}
+
+/// WAV.
+pub fn wav(data: &[u8]) {
+    let _ = decode_bytes(data, Some("wav"), &limits());
+}
+
+/// A container that comes as a stream, to the recogniser's rate.
+pub fn audio_stream(data: &[u8]) {
+    let source = Source::reader(Cursor::new(data.to_vec()));
+    let Ok(decoder) = Decoder::open(source, Some("ogg"), &limits()) else { return };
+    let mut stream = MonoStream::new(decoder, 16_000);
+    while let Ok(Some(block)) = stream.next_block() {
+        assert!(block.iter().all(|s| s.is_finite()));
+    }
+}
+
+/// Gives `read` a file with these bytes.
+fn with_file(data: &[u8], read: impl FnOnce(&Path)) {
+    let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
+    if file.write_all(data).is_ok() {
+        read(file.path());
+    }
+}
+
+/// Weights; every tensor is read.
+pub fn safetensors(data: &[u8]) {
+    with_file(data, |path| {
+        let Ok(file) = SafetensorsFile::open(path) else { return };
+        let tensors: Vec<(String, Vec<usize>)> =
+            file.tensors().map(|(n, s)| (n.to_owned(), s.to_vec())).collect();
+        for (name, shape) in tensors {
+            let _ = file.get(&name, &shape);
+            let _ = file.integers(&name);
+        }
+    });
+}
+
+/// PyTorch's own files, which no code of theirs may run.
+pub fn torch(data: &[u8]) {
+    with_file(data, |path| {
+        let Ok(file) = TorchFile::open(path) else { return };
+        let tensors: Vec<(String, Vec<usize>)> =
+            file.tensors().map(|(n, s)| (n.to_owned(), s.to_vec())).collect();
+        for (name, shape) in tensors {
+            let _ = file.get(&name, &shape);
+        }
+    });
+}
+
+/// `.nemo` archives.
+pub fn tar(data: &[u8]) {
+    with_file(data, |path| {
+        let Ok(file) = TarFile::open(path) else { return };
+        let names: Vec<String> = file.names().map(str::to_owned).collect();
+        for name in names {
+            let _ = file.member(&name).map(|span| span.bytes(1 << 20));
+        }
+    });
+}
+
+const TEXTS: [&str; 4] =
+    ["Hello there, 27 of you.", "", "\u{1f642}\u{0301}漢字 \u{202e}x", " \n\t<unk> <s> a"];
+
+/// Tokenisers of every format, and what they make of texts.
+pub fn tokenizer(data: &[u8]) {
+    let Ok(tokenizer) = Tokenizer::from_bytes(data) else { return };
+    for text in TEXTS {
+        let ids = tokenizer.encode(text);
+        let _ = tokenizer.decode(&ids);
+    }
+    let _ = tokenizer.decode(&[0, 1, u32::MAX]);
+}
+
+/// Any text through a published tokeniser, and back.
+pub fn encode(data: &[u8]) {
+    static TOKENIZERS: OnceLock<Vec<Tokenizer>> = OnceLock::new();
+    let tokenizers = TOKENIZERS.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/voce-text/tests/fixtures");
+        let names = ["pocket.json", "bpe_merges.json", "unigram_nfkc.model", "bpe_rules.model"];
+        names.iter().filter_map(|n| Tokenizer::from_file(root.join(n)).ok()).collect()
+    });
+    let text = String::from_utf8_lossy(data);
+    for tokenizer in tokenizers {
+        let ids = tokenizer.encode(&text);
+        let mut pieces = tokenizer.detokenizer();
+        let mut said: String = ids.iter().map(|id| pieces.push(*id)).collect();
+        said.push_str(&pieces.finish());
+        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
+    }
+}
+
+/// Text on its way to a voice: bytes, pauses, numbers, sentences.
+pub fn text(data: &[u8]) {
+    let mut bytes = Utf8Stream::new();
+    for part in data.chunks(3) {
+        if bytes.push(part).is_err() {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(data);
+    let _ = voce_text::normalize_english(&text);
+    let _ = voce_text::parse_pauses(&text);
+    let _ = voce_text::prepare(&PromptRules::default(), &text);
+    let mut stream = SentenceStream::new();
+    let mut said = 0;
+    for letter in text.chars().take(2_000) {
+        said += stream.push(letter.encode_utf8(&mut [0; 4])).iter().map(String::len).sum::<usize>();
+    }
+    said += stream.finish().iter().map(String::len).sum::<usize>();
+    assert!(said <= 2 * text.len() + 16);
+}
+
+/// Arbitrary words as subtitles.
+pub fn subtitles(data: &[u8]) {
+    let words: Vec<Word> = data
+        .chunks(24)
+        .map(|part| {
+            let (times, text) = part.split_at(part.len().min(16));
+            let time = |at: usize| {
+                let bytes = times.get(at..at + 8).and_then(|b| b.try_into().ok());
+                bytes.map_or(0.0, f64::from_le_bytes)
+            };
+            let text = String::from_utf8_lossy(text).into_owned();
+            Word { text, start: time(0), end: time(8), confidence: 0.5 }
+        })
+        .collect();
+    let cues = subtitles::cues(&words);
+    let _ = (subtitles::srt(&cues), subtitles::vtt(&cues));
+}
