@@ -217,3 +217,9 @@ impl EngineError {
         }
     }
 }
+
+impl From<voce_runtime::cuda::CudaError> for EngineError {
+    fn from(e: voce_runtime::cuda::CudaError) -> Self {
+        EngineError::Runtime(e.into())
+    }
+}

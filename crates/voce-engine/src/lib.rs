@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod breaker;
+mod device;
 mod error;
 pub mod fault;
 pub mod listener;
@@ -13,6 +14,7 @@ mod stage_time;
 pub mod store;
 mod wake;
 
+pub use device::{DeviceChoice, UnknownDevice};
 pub use error::EngineError;
 pub use pulse::Pulse;
 pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};

@@ -38,12 +38,12 @@ fn led(case: &str, precision: Precision) -> (f64, f64) {
     let (want, noise) = (t.dump("noise/latent"), t.dump("noise/noise"));
     let latent = lm.latent_dim();
     let mut state = lm.state(1, voice.positions() + tokens.len() + want.len() / latent);
-    lm.start(&mut state, 0, &voice);
+    lm.start(&mut exec, &mut state, 0, &voice);
     lm.prefill_tokens(&mut exec, &mut state, 0, &tokens);
     let mut got = Vec::new();
     for (noise, want) in noise.chunks(latent).zip(want.chunks(latent)).take(40) {
         got.extend_from_slice(lm.step(&mut exec, &mut state, &[0], noise, t.steps).latents);
-        state.set_last(0, want);
+        state.set_last(&mut exec, 0, want);
     }
     let latents = snr(&got, &want[..got.len()]);
 

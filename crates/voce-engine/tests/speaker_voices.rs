@@ -4,9 +4,10 @@ mod support;
 
 use support::{Talker, exact, folder, rel, same};
 use voce_engine::SpeakRequest;
-use voce_engine::speaker::{SpeakerOptions, voice_bytes};
+use voce_engine::speaker::SpeakerOptions;
 use voce_models::pocket::{Voice, VoiceData};
 use voce_nn::Precision;
+use voce_runtime::Exec;
 
 /// Name, shape, and values of either kind.
 type Named = (String, Vec<usize>, Vec<f32>, Vec<i64>);
@@ -33,7 +34,7 @@ fn tensors(bytes: &[u8]) -> Vec<Named> {
 }
 
 fn floats(voice: &Voice) -> Vec<f32> {
-    let values = voice.export().into_iter().filter_map(|t| match t.data {
+    let values = voice.export(&mut Exec::new(1).unwrap()).into_iter().filter_map(|t| match t.data {
         VoiceData::Floats(v) => Some(v),
         VoiceData::Integers(_) => None,
     });
@@ -46,7 +47,7 @@ fn a_cloned_voice_is_the_one_the_package_exported() {
     for case in ["lsd"] {
         let t = Talker::new(case, &exact());
         let cloned = t.speaker.clone_voice(&folder(case).join("prompt.wav")).unwrap();
-        let got = tensors(&voice_bytes(&cloned).unwrap());
+        let got = tensors(&t.speaker.voice_bytes(&cloned).unwrap());
         let want = tensors(&std::fs::read(folder(case).join("voice.safetensors")).unwrap());
         let names =
             |all: &[Named]| -> Vec<String> { all.iter().map(|t| format!("{} {:?}", t.0, t.1)).collect() };
@@ -82,7 +83,8 @@ fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
         let prompt = folder("lsd").join("prompt.wav");
         let cloned = t.speaker.voice(store, prompt.to_str().unwrap()).unwrap();
         store.voices().create().unwrap();
-        std::fs::write(store.voices().path("anna").unwrap(), voice_bytes(&cloned).unwrap()).unwrap();
+        std::fs::write(store.voices().path("anna").unwrap(), t.speaker.voice_bytes(&cloned).unwrap())
+            .unwrap();
         assert_eq!(t.speaker.voice_names(store), ["anna", "voice"]);
         let anna = t.speaker.voice(store, "anna").unwrap();
         same("written and read", &floats(&anna), &floats(&cloned));

@@ -4,12 +4,14 @@
 //!     cargo run --release -p voce-models --example check_full -- DIR
 #![allow(clippy::print_stdout)]
 
+#[path = "../tests/backend/mod.rs"]
+mod backend;
 #[path = "../tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{Case, snr};
 use voce_nn::Precision;
-use voce_runtime::{Exec, Span};
+use voce_runtime::Span;
 
 fn main() {
     for dir in std::env::args().skip(1) {
@@ -25,7 +27,7 @@ fn main() {
 
 fn check(dir: &str, precision: Precision) {
     let case = Case::open(dir.into(), precision);
-    let mut exec = Exec::new(2).expect("two threads");
+    let mut exec = backend::exec(2);
     let lm = case.lm();
     let decoder = case.decoder(Some(lm.latent_scale()));
     let voice = case.voice(&mut exec, &lm);
@@ -36,7 +38,7 @@ fn check(dir: &str, precision: Precision) {
     let scale = want.iter().fold(0f32, |m, v| m.max(v.abs()));
     for (led, error) in [true, false].into_iter().zip(&mut errors) {
         let mut state = lm.state(1, voice.positions() + tokens.len() + frames);
-        lm.start(&mut state, 0, &voice);
+        lm.start(&mut exec, &mut state, 0, &voice);
         lm.prefill_tokens(&mut exec, &mut state, 0, &tokens);
         for t in 0..frames {
             let part = t * latent..(t + 1) * latent;
@@ -45,7 +47,7 @@ fn check(dir: &str, precision: Precision) {
                 out.latents.iter().zip(&want[part.clone()]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
             *error = error.max(far / scale);
             if led {
-                state.set_last(0, &want[part]);
+                state.set_last(&mut exec, 0, &want[part]);
             }
         }
     }

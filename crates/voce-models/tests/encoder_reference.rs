@@ -1,51 +1,18 @@
 //! The recogniser's encoder against the published package, on random weights, at every stage that it shows.
 
+mod backend;
 mod recogniser;
 
 use proptest::prelude::*;
-use recogniser::{Case, error, rows, snr};
+use recogniser::{Case, error, look_aheads, rows, snr, stream};
 use voce_audio::mel::MelStream;
-use voce_models::fastconformer::{Attention, Encoder, EncoderState, StreamShape};
+use voce_models::fastconformer::{Attention, EncoderState, StreamShape};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Precision, Weights};
-use voce_runtime::{Buffer, Exec, FrameSpan, Isa, KvIndex};
+use voce_runtime::{Buffer, Exec, FrameSpan, Isa};
 
 const STREAMING: [&str; 3] = ["stream", "stream_left70", "stream_nobias"];
 const OFFLINE: [&str; 3] = ["tdt", "rnnt", "ctc"];
-
-fn look_aheads(case: &Case) -> Vec<usize> {
-    case.json["runs"].as_array().unwrap().iter().map(|r| r["lookahead"].as_u64().unwrap() as usize).collect()
-}
-
-/// Runs a clip in steps of `chunks[i]` chunks and calls `each` after each step.
-fn stream(
-    exec: &mut Exec,
-    encoder: &Encoder,
-    mel: &Buffer,
-    shape: StreamShape,
-    chunks: &[usize],
-    mut each: impl FnMut(usize, &EncoderState, &[f32]),
-) -> Vec<f32> {
-    let most = chunks.iter().max().unwrap() * (shape.look_ahead + 1);
-    let mut state = encoder.state(2, most + 1);
-    encoder.start(&mut state, 1, shape);
-    let (mut at, mut out) = (0, Vec::new());
-    for (i, &chunks) in chunks.iter().cycle().enumerate() {
-        let n = encoder.mel_rows(shape.look_ahead, chunks, at == 0).min(mel.rows() - at);
-        let span = FrameSpan { slot: 1, rows: n, last: at + n == mel.rows() };
-        let expected = state.yields(1, n, span.last);
-        let (x, spans) = encoder.step(exec, &mut state, &rows(mel, at..at + n), &[span]);
-        assert_eq!(spans[0].rows, expected);
-        let made = x.head(spans[0].rows).to_vec();
-        each(i, &state, &made);
-        out.extend(made);
-        at += n;
-        if span.last {
-            return out;
-        }
-    }
-    unreachable!()
-}
 
 #[test]
 fn the_front_end_agrees_with_and_without_rounded_filters() {
@@ -69,16 +36,16 @@ fn the_front_end_agrees_with_and_without_rounded_filters() {
 fn streaming_has_the_rows_and_the_caches_of_the_package() {
     for name in STREAMING {
         let case = Case::new(name, Precision::F32);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let encoder = case.encoder(&mut exec);
         let mel = case.mel();
         assert_eq!(mel.rows() as u64, case.json["mel_frames"].as_u64().unwrap(), "{name}");
         for r in look_aheads(&case) {
             let shape = StreamShape { look_ahead: r, language: 0 };
-            let got = stream(&mut exec, &encoder, &mel, shape, &[1], |i, state, made| {
+            let got = stream(&mut exec, &encoder, &mel, shape, &[1], |exec, i, state, made| {
                 let Some(want) = case.kept(&format!("R{r}/chunk.{i}/encoder")) else { return };
                 assert!(error(made, &want) < 1e-5, "{name} R{r} chunk {i}");
-                caches_agree(&case, state, &format!("R{r}/chunk.{i}"));
+                caches_agree(exec, &case, state, &format!("R{r}/chunk.{i}"));
             });
             let e = error(&got, &case.expected(&format!("R{r}/encoder")));
             assert!(e < 1e-5, "{name} R{r}: {e:e}");
@@ -87,7 +54,7 @@ fn streaming_has_the_rows_and_the_caches_of_the_package() {
 }
 
 /// Compares keys and values of slot 1 with those that the package kept.
-fn caches_agree(case: &Case, state: &EncoderState, at: &str) {
+fn caches_agree(exec: &mut Exec, case: &Case, state: &EncoderState, at: &str) {
     let c = &case.config.encoder;
     let dim = c.dim / c.heads;
     for layer in 0..c.layers {
@@ -95,14 +62,9 @@ fn caches_agree(case: &Case, state: &EncoderState, at: &str) {
             let want = case.expected(&format!("{at}/{name}.{layer}"));
             let kept = want.len() / (c.heads * dim);
             let end = state.position(1);
-            let mut got = Vec::new();
-            for head in 0..c.heads {
-                for position in end - kept..end {
-                    let mut row = vec![0.0; dim];
-                    state.cache().read(KvIndex { layer, slot: 1, head, position }, kv, &mut row);
-                    got.extend(row);
-                }
-            }
+            let all = exec.read_cache(state.cache(), 1, end - kept..end);
+            let layer_rows = all.chunks_exact(dim).skip(layer * c.heads * kept * 2).take(c.heads * kept * 2);
+            let got: Vec<f32> = layer_rows.skip(kv).step_by(2).flatten().copied().collect();
             let e = error(&got, &want);
             assert!(e < 1e-5, "{at} {name} of layer {layer}: {e:e}");
         }
@@ -113,7 +75,7 @@ fn caches_agree(case: &Case, state: &EncoderState, at: &str) {
 fn offline_models_agree_alone_and_beside_a_shorter_clip() {
     for name in OFFLINE {
         let case = Case::new(name, Precision::F32);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let encoder = case.encoder(&mut exec);
         assert!(encoder.is_offline());
         let (a, b) = (case.mel(), case.mel_of("audio/b.wav"));
@@ -129,6 +91,7 @@ fn offline_models_agree_alone_and_beside_a_shorter_clip() {
             let (x, made) = encoder.step(&mut exec, &mut state, mel, spans);
             let first = made[0].rows;
             let total: usize = made.iter().map(|s| s.rows).sum();
+            exec.fetch(x, total);
             (x.head(first).to_vec(), x.head(total)[first * x.cols()..].to_vec())
         };
         let (alone, _) = run(&a, &[FrameSpan { slot: 1, rows: a.rows(), last: true }]);
@@ -150,7 +113,7 @@ fn offline_models_agree_alone_and_beside_a_shorter_clip() {
 #[test]
 fn the_language_prompt_agrees() {
     let case = Case::new("prompt", Precision::F32);
-    let mut exec = Exec::new(2).unwrap();
+    let mut exec = backend::exec(2);
     let encoder = case.encoder(&mut exec);
     let (mel, prompt) = (case.mel(), case.config.prompt.clone().unwrap());
     for language in ["auto", "en-US", "de-DE"] {
@@ -159,7 +122,7 @@ fn the_language_prompt_agrees() {
             None => prompt.default,
         };
         let shape = StreamShape { look_ahead: 3, language: slot };
-        let got = stream(&mut exec, &encoder, &mel, shape, &[2], |_, _, _| ());
+        let got = stream(&mut exec, &encoder, &mel, shape, &[2], |_, _, _, _| ());
         let e = error(&got, &case.expected(&format!("R3/{language}/prompted")));
         assert!(e < 1e-5, "{language}: {e:e}");
     }
@@ -170,11 +133,11 @@ fn smaller_precisions_stay_close() {
     for (precision, bound) in [(Precision::Bf16, 36.0), (Precision::Int8, 26.0), (Precision::Int4, 14.0)] {
         for name in STREAMING {
             let case = Case::new(name, precision);
-            let mut exec = Exec::new(1).unwrap();
+            let mut exec = backend::exec(1);
             let encoder = case.encoder(&mut exec);
             let r = look_aheads(&case)[0];
             let shape = StreamShape { look_ahead: r, language: 0 };
-            let got = stream(&mut exec, &encoder, &case.mel(), shape, &[1], |_, _, _| ());
+            let got = stream(&mut exec, &encoder, &case.mel(), shape, &[1], |_, _, _, _| ());
             let snr = snr(&got, &case.expected(&format!("R{r}/encoder")));
             assert!(snr > bound, "{name} {precision}: {snr:.1} dB");
         }
@@ -191,14 +154,14 @@ proptest! {
         precision in prop::sample::select(&Precision::ALL[..]),
     ) {
         let case = Case::new(STREAMING[which], precision);
-        let mut exec = Exec::new(1).unwrap();
+        let mut exec = backend::exec(1);
         let encoder = case.encoder(&mut exec);
         let r = look_aheads(&case)[0];
         let shape = StreamShape { look_ahead: r, language: 0 };
         let mel = case.mel();
-        let whole = stream(&mut exec, &encoder, &mel, shape, &[1], |_, _, _| ());
-        let mut exec = Exec::new(threads).unwrap();
-        let cut = stream(&mut exec, &encoder, &mel, shape, &cuts, |_, _, _| ());
+        let whole = stream(&mut exec, &encoder, &mel, shape, &[1], |_, _, _, _| ());
+        let mut exec = backend::exec(threads);
+        let cut = stream(&mut exec, &encoder, &mel, shape, &cuts, |_, _, _, _| ());
         prop_assert!(whole == cut, "{cuts:?} on {threads} threads");
     }
 
@@ -206,13 +169,13 @@ proptest! {
     #[test]
     fn neighbours_change_nothing(seed in any::<u64>(), precision in prop::sample::select(&Precision::ALL[..])) {
         let case = Case::new("stream", precision);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let encoder = case.encoder(&mut exec);
         let mel = case.mel();
         let sizes = look_aheads(&case);
         let alone: Vec<Vec<f32>> = sizes.iter().map(|&look_ahead| {
             let shape = StreamShape { look_ahead, language: 0 };
-            stream(&mut exec, &encoder, &mel, shape, &[1], |_, _, _| ())
+            stream(&mut exec, &encoder, &mel, shape, &[1], |_, _, _, _| ())
         }).collect();
         let mut state = encoder.state(3, 8);
         let mut random = seed | 1;
@@ -243,6 +206,7 @@ proptest! {
             let mut batch = Buffer::new((input.len() / mel.cols()).max(1), mel.cols());
             batch.head_mut(input.len() / mel.cols()).copy_from_slice(&input);
             let (x, made) = encoder.step(&mut exec, &mut state, &batch, &spans);
+            exec.fetch(x, made.iter().map(|s| s.rows).sum());
             let mut row = 0;
             for (span, made) in spans.iter().zip(made) {
                 let (size, _, got) = live[made.slot].as_mut().unwrap();
@@ -262,39 +226,41 @@ proptest! {
 fn a_saved_stream_goes_on_elsewhere_with_the_same_bits() {
     for precision in Precision::ALL {
         let case = Case::new("stream_left70", precision);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let encoder = case.encoder(&mut exec);
         let mel = case.mel();
         let shape = StreamShape { look_ahead: 6, language: 0 };
         let mut saved = Vec::new();
         let mut made_before = 0;
-        let whole = stream(&mut exec, &encoder, &mel, shape, &[1], |i, state, made| {
+        let whole = stream(&mut exec, &encoder, &mel, shape, &[1], |exec, i, state, made| {
             if i <= 5 {
                 made_before += made.len();
             }
             if i == 5 {
-                saved = encoder.save(state, 1);
+                saved = encoder.save(exec, state, 1);
             }
         });
         let mut state = encoder.state(4, 30);
-        encoder.restore(&mut state, 2, &saved).unwrap();
+        encoder.restore(&mut exec, &mut state, 2, &saved).unwrap();
         let at = encoder.mel_rows(6, 6, true);
         let span = FrameSpan { slot: 2, rows: mel.rows() - at, last: true };
         let mut state = {
             // Rings of another length hold the same past.
             let mut longer = encoder.state(3, 100);
-            encoder.restore(&mut longer, 2, &encoder.save(&state, 2)).unwrap();
+            let saved = encoder.save(&mut exec, &state, 2);
+            encoder.restore(&mut exec, &mut longer, 2, &saved).unwrap();
             longer
         };
         let (x, made) = encoder.step(&mut exec, &mut state, &rows(&mel, at..mel.rows()), &[span]);
+        exec.fetch(x, made[0].rows);
         assert!(x.head(made[0].rows) == &whole[made_before..], "{precision}");
         for cut in [0, 7, 8, 40, saved.len() / 2, saved.len() - 1] {
-            assert!(encoder.restore(&mut state, 0, &saved[..cut]).is_err(), "cut at {cut}");
+            assert!(encoder.restore(&mut exec, &mut state, 0, &saved[..cut]).is_err(), "cut at {cut}");
         }
         saved.push(0);
-        assert!(encoder.restore(&mut state, 0, &saved).is_err(), "too long");
+        assert!(encoder.restore(&mut exec, &mut state, 0, &saved).is_err(), "too long");
         saved[8] ^= 1;
-        assert!(encoder.restore(&mut state, 0, &saved).is_err(), "another model");
+        assert!(encoder.restore(&mut exec, &mut state, 0, &saved).is_err(), "another model");
     }
 }
 
@@ -309,7 +275,7 @@ fn every_instruction_set_agrees() {
         };
         let r = look_aheads[0];
         let shape = StreamShape { look_ahead: r, language: 0 };
-        let got = stream(&mut exec, &encoder, &case.mel(), shape, &[3], |_, _, _| ());
+        let got = stream(&mut exec, &encoder, &case.mel(), shape, &[3], |_, _, _, _| ());
         assert!(error(&got, &case.expected(&format!("R{r}/encoder"))) < 1e-5, "{isa}");
     }
 }

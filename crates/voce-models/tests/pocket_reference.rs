@@ -1,5 +1,6 @@
 //! Every stage of Pocket TTS against what the published package computed, for every small model.
 
+mod backend;
 mod fixture;
 
 use std::collections::HashMap;
@@ -7,7 +8,7 @@ use std::collections::HashMap;
 use fixture::{CASES, Case, check};
 use voce_models::mimi::Stage;
 use voce_models::pocket::{Voice, VoiceEncoder};
-use voce_runtime::{Exec, Span};
+use voce_runtime::Span;
 
 const TOLERANCE: f32 = 2e-5;
 
@@ -15,7 +16,7 @@ const TOLERANCE: f32 = 2e-5;
 fn the_voice_encoder_agrees_stage_by_stage() {
     for name in CASES {
         let case = Case::f32(name);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let encoder = VoiceEncoder::load(&case.loader, &case.config, case.formats).unwrap();
         let samples = case.dump("voice/ended");
         let frame = encoder.codec().frame_size();
@@ -23,15 +24,20 @@ fn the_voice_encoder_agrees_stage_by_stage() {
         padded.resize(samples.len().next_multiple_of(frame), 0.0);
         let mut state = encoder.codec().state(padded.len() / frame);
         let mut seen: HashMap<String, Vec<f32>> = HashMap::new();
-        let latents = encoder.codec().encode_watched(&mut exec, &mut state, &padded, &mut |stage, rows| {
-            let name = match stage {
-                Stage::Seanet(i) => format!("enc/seanet.{i}"),
-                Stage::TransformerLayer(i) => format!("enc/transformer.{i}"),
-                Stage::Transformer => "enc/transformer".into(),
-                other => format!("{other:?}"),
-            };
-            seen.insert(name, rows.to_vec());
-        });
+        let latents = encoder.codec().encode_watched(
+            &mut exec,
+            &mut state,
+            &padded,
+            Some(&mut |stage, rows: &[f32]| {
+                let name = match stage {
+                    Stage::Seanet(i) => format!("enc/seanet.{i}"),
+                    Stage::TransformerLayer(i) => format!("enc/transformer.{i}"),
+                    Stage::Transformer => "enc/transformer".into(),
+                    other => format!("{other:?}"),
+                };
+                seen.insert(name, rows.to_vec());
+            }),
+        );
         check(&format!("{name} latents"), latents, &case.dump("enc/latents"), TOLERANCE);
         let mut compared = 0;
         for (stage, rows) in &seen {
@@ -50,7 +56,7 @@ fn the_voice_encoder_agrees_stage_by_stage() {
         let made = Voice::from_rows(&mut exec, &lm, &rows).unwrap();
         let read = case.voice(&mut exec, &lm);
         assert_eq!(made.positions(), read.positions(), "{name}");
-        for (a, b) in made.export().iter().zip(read.export()) {
+        for (a, b) in made.export(&mut exec).iter().zip(read.export(&mut exec)) {
             if let (voce_models::pocket::VoiceData::Floats(a), voce_models::pocket::VoiceData::Floats(b)) =
                 (&a.data, &b.data)
             {
@@ -64,7 +70,7 @@ fn the_voice_encoder_agrees_stage_by_stage() {
 fn prefill_and_steps_agree_layer_by_layer() {
     for name in CASES {
         let case = Case::f32(name);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let lm = case.lm();
         let voice = case.voice(&mut exec, &lm);
         let tokens = case.tokens();
@@ -80,15 +86,21 @@ fn prefill_and_steps_agree_layer_by_layer() {
                 // Without noise some small models amplify the last bit of a frame a hundredfold.
                 let frames = if led || run == "noise" { all } else { 6 };
                 let mut state = lm.state(1, voice.positions() + tokens.len() + frames);
-                lm.start(&mut state, 0, &voice);
-                lm.prefill_watched(&mut exec, &mut state, 0, &tokens, |i, rows| {
-                    let want = case.dump(&format!("prefill/layer.{i}"));
-                    check(&format!("{name} prefill layer {i}"), rows, &want, TOLERANCE);
-                });
+                lm.start(&mut exec, &mut state, 0, &voice);
+                lm.prefill_watched(
+                    &mut exec,
+                    &mut state,
+                    0,
+                    &tokens,
+                    Some(&mut |i, rows: &[f32]| {
+                        let want = case.dump(&format!("prefill/layer.{i}"));
+                        check(&format!("{name} prefill layer {i}"), rows, &want, TOLERANCE);
+                    }),
+                );
                 let (mut worst, mut worst_eos) = (0f32, 0f32);
                 for (t, eos) in eos.iter().enumerate().take(frames) {
                     let part = t * latent..(t + 1) * latent;
-                    let watch = |i: usize, rows: &[f32]| {
+                    let mut watch = |i: usize, rows: &[f32]| {
                         let want = case.rows(&format!("{run}/step/layer.{i}")).unwrap();
                         if let Some(want) = want.get(t * rows.len()..(t + 1) * rows.len()) {
                             check(&format!("{name} {run} step {t} layer {i}"), rows, want, TOLERANCE);
@@ -100,14 +112,14 @@ fn prefill_and_steps_agree_layer_by_layer() {
                         &[0],
                         &noise[part.clone()],
                         case.steps(),
-                        watch,
+                        Some(&mut watch),
                     );
                     for (got, want) in out.latents.iter().zip(&want[part.clone()]) {
                         worst = worst.max((got - want).abs() / scale);
                     }
                     worst_eos = worst_eos.max((out.eos.row(0)[0] - eos).abs() / eos.abs().max(1.0));
                     if led {
-                        state.set_last(0, &want[part]);
+                        state.set_last(&mut exec, 0, &want[part]);
                     }
                 }
                 let bound = if led { 3e-5 } else { 1e-4 };
@@ -125,7 +137,7 @@ fn prefill_and_steps_agree_layer_by_layer() {
 fn the_decoder_agrees_stage_by_stage_and_for_any_cut() {
     for name in CASES {
         let case = Case::f32(name);
-        let mut exec = Exec::new(2).unwrap();
+        let mut exec = backend::exec(2);
         let plain = case.decoder(None);
         let mut state = plain.state(1, 8);
         for call in 0..2 {
@@ -134,17 +146,23 @@ fn the_decoder_agrees_stage_by_stage_and_for_any_cut() {
             let mut seen: HashMap<String, Vec<f32>> = HashMap::new();
             let spans = [Span { slot: 0, rows: frames }];
             // Stages near the samples run frame by frame: their rows come in pieces.
-            plain.decode_watched(&mut exec, &mut state, &spans, &input, &mut |stage, rows| {
-                let stage = match stage {
-                    Stage::Quantizer => "quantizer".into(),
-                    Stage::Upsample => "upsample".into(),
-                    Stage::TransformerLayer(i) => format!("transformer.{i}"),
-                    Stage::Transformer => "transformer".into(),
-                    Stage::Seanet(i) => format!("seanet.{i}"),
-                    Stage::Downsample => unreachable!("decoders do not downsample"),
-                };
-                seen.entry(stage).or_default().extend_from_slice(rows);
-            });
+            plain.decode_watched(
+                &mut exec,
+                &mut state,
+                &spans,
+                &input,
+                Some(&mut |stage, rows: &[f32]| {
+                    let stage = match stage {
+                        Stage::Quantizer => "quantizer".into(),
+                        Stage::Upsample => "upsample".into(),
+                        Stage::TransformerLayer(i) => format!("transformer.{i}"),
+                        Stage::Transformer => "transformer".into(),
+                        Stage::Seanet(i) => format!("seanet.{i}"),
+                        Stage::Downsample => unreachable!("decoders do not downsample"),
+                    };
+                    seen.entry(stage).or_default().extend_from_slice(rows);
+                }),
+            );
             for (stage, rows) in &seen {
                 let want = case
                     .rows(&format!("dec/call.{call}/{stage}"))
@@ -179,7 +197,7 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
     for name in CASES {
         for precision in voce_nn::Precision::ALL {
             let case = Case::new(name, precision);
-            let mut exec = Exec::new(2).unwrap();
+            let mut exec = backend::exec(2);
             let lm = case.lm();
             let decoder = case.decoder(Some(lm.latent_scale()));
             let voice = case.voice(&mut exec, &lm);
@@ -194,7 +212,7 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
                 .map(|slot| {
                     let mut state = lm.state(1, positions);
                     let mut codec = decoder.state(1, 1);
-                    lm.start(&mut state, 0, &voice);
+                    lm.start(&mut exec, &mut state, 0, &voice);
                     lm.prefill_tokens(&mut exec, &mut state, 0, texts[slot]);
                     let (mut latents, mut audio) = (Vec::new(), Vec::new());
                     for t in 0..8 {
@@ -214,7 +232,7 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
             let mut codec = decoder.state(3, 3);
             let mut got = vec![(Vec::new(), Vec::new()); 3];
             for (slot, text) in texts.into_iter().enumerate() {
-                lm.start(&mut state, slot, &voice);
+                lm.start(&mut exec, &mut state, slot, &voice);
                 lm.prefill_tokens(&mut exec, &mut state, slot, text);
             }
             for round in 0..10usize {
@@ -252,7 +270,7 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
 #[test]
 fn the_older_voice_format_is_the_same_voice() {
     let case = Case::f32("wide_speaker");
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     let lm = case.lm();
     let (new, old) = (case.voice(&mut exec, &lm), case.voice_file(&mut exec, &lm, "voice_old.safetensors"));
     assert_eq!(new.positions(), old.positions());

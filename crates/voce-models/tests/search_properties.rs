@@ -1,5 +1,6 @@
 //! What must hold of searches whatever the model says, and of files that are not what they should be.
 
+mod backend;
 mod decoders;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use voce_models::transducer::{Boost, BoostRule, Hypothesis, Method, Ngram, Searc
 use voce_runtime::Exec;
 
 fn exec() -> Exec {
-    Exec::new(1).unwrap()
+    backend::exec(1)
 }
 
 fn places(h: &Hypothesis) -> Vec<(u32, usize, usize)> {

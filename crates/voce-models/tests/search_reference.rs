@@ -1,5 +1,6 @@
 //! Searches agree with the published packages' results on their frames: labels, frames, durations, scores.
 
+mod backend;
 mod recogniser;
 
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl Fixture {
         for &rows in cuts {
             let mut part = Buffer::new(rows, self.frames.cols());
             (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(self.frames.row(at + r)));
-            search.step(exec, &self.decoder, &part, &[Span { slot: 0, rows }], &mut state);
+            search.step(exec, &self.decoder, &mut part, &[Span { slot: 0, rows }], &mut state);
             at += rows;
         }
         assert_eq!(at, self.frames.rows());
@@ -157,7 +158,7 @@ fn check(what: &str, got: &[Hypothesis], run: &Value) {
 /// Projection, predictor and joint, step by step along the greedy path.
 #[test]
 fn logits_and_predictor_states_agree_at_every_step() {
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     for (name, prefix) in [("stream", "R3/"), ("rnnt", ""), ("tdt", "")] {
         let case = Case::new(name, Precision::F32);
         let fixture = Fixture::new(name);
@@ -171,6 +172,7 @@ fn logits_and_predictor_states_agree_at_every_step() {
         let (mut encoder, mut projected) = (Buffer::new(rows, dim), Buffer::new(rows, config.joint));
         encoder.head_mut(rows).copy_from_slice(&case.expected(&format!("{prefix}encoder")));
         fixture.decoder.project(&mut exec, &encoder, rows, &mut projected);
+        exec.fetch(&mut projected, rows);
         close("projection", projected.head(rows), fixture.frames.head(rows));
 
         let (mut lanes, mut scratch) = (predictor.lanes(1), predictor.scratch(1));
@@ -191,6 +193,7 @@ fn logits_and_predictor_states_agree_at_every_step() {
                         [h[at.clone()].to_vec(), c[at].to_vec()].concat()
                     });
                     let mut lane = Vec::new();
+                    lanes.fetch(&mut exec, 1);
                     lanes.save(0, &mut lane);
                     close("predictor", &lane, &state.chain(pred).collect::<Vec<_>>());
                 }
@@ -199,6 +202,7 @@ fn logits_and_predictor_states_agree_at_every_step() {
             let pairs =
                 AddReluOp { a: &projected, a_rows: &[step[0] as usize], b: lanes.out(), b_rows: &[0] };
             joint.run(&mut exec, &pairs, &mut looks);
+            exec.fetch(&mut looks.logits, 1);
             close(&format!("{name} joint at frame {}", step[0]), looks.logits.row(0), want);
             if step[1] as usize != vocab {
                 moves.clear();
@@ -218,7 +222,7 @@ fn close(what: &str, got: &[f32], want: &[f32]) {
 
 #[test]
 fn every_search_gives_what_the_reference_gives() {
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     for name in ["stream", "rnnt", "tdt", "ctc"] {
         let fixture = Fixture::new(name);
         let whole = fixture.frames.rows();
@@ -242,7 +246,7 @@ fn every_search_gives_what_the_reference_gives() {
 
 #[test]
 fn on_fitted_models_a_wider_beam_never_scores_worse() {
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     for name in ["stream", "rnnt", "tdt", "ctc"] {
         let fixture = Fixture::new(name);
         let whole = fixture.frames.rows();
@@ -259,7 +263,7 @@ fn on_fitted_models_a_wider_beam_never_scores_worse() {
 
 #[test]
 fn a_gap_of_12_does_not_change_the_best_reading() {
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     for name in ["stream", "rnnt", "tdt"] {
         let fixture = Fixture::new(name);
         let whole = fixture.frames.rows();
@@ -287,7 +291,7 @@ fn the_file_of_another_tool_is_the_same_language_model() {
 /// Labels of greedy and MALSD search at lower precisions, against f32 on the same frames.
 #[test]
 fn lower_precision_finds_the_same_labels_on_fitted_models() {
-    let mut exec = Exec::new(1).unwrap();
+    let mut exec = backend::exec(1);
     for name in ["stream", "rnnt", "tdt"] {
         for precision in [Precision::Bf16, Precision::Int8] {
             let (exact, small) = (Fixture::new(name), Fixture::at(name, precision));

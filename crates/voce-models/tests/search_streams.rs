@@ -1,5 +1,6 @@
 //! Searches as streams: cuts, neighbours, snapshots and utterances change nothing that they should not.
 
+mod backend;
 mod decoders;
 
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn sorts(kind: Kind) -> Vec<SearchOptions> {
 }
 
 fn exec() -> Exec {
-    Exec::new(1).unwrap()
+    backend::exec(1)
 }
 
 proptest! {
@@ -91,7 +92,7 @@ proptest! {
                 let mut frames = Buffer::new(rows.len() / width, width);
                 frames.head_mut(rows.len() / width).copy_from_slice(&rows);
                 let mut live: Vec<&mut SearchState> = live.iter_mut().map(|(_, s)| &mut **s).collect();
-                search.step(&mut exec, &model.decoder, &frames, &spans, &mut live);
+                search.step(&mut exec, &model.decoder, &mut frames, &spans, &mut live);
                 step += 1;
             }
             search.flush(&mut exec, &model.decoder, &mut states);

@@ -1,7 +1,7 @@
 //! Streaming convolutions with torch's weight layouts.
 
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, Span, UpsampleOp,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, Span, UpsampleOp, Vector,
 };
 
 use crate::{Loader, WeightError};
@@ -35,7 +35,7 @@ pub struct Conv1dConfig {
 /// A causal convolution.
 pub struct Conv1d {
     w: Matrix,
-    bias: Option<Vec<f32>>,
+    bias: Option<Vector>,
     config: Conv1dConfig,
 }
 
@@ -55,7 +55,7 @@ impl Conv1d {
             Ok(rows)
         };
         let w = l.packed("weight", format, c.outputs, c.kernel * c.inputs, rows)?;
-        Ok(Self { w, bias: l.optional("bias", &[c.outputs])?, config: c })
+        Ok(Self { w, bias: l.optional("bias", &[c.outputs])?.map(Vector::from), config: c })
     }
 
     /// State for `slots` streams.
@@ -77,7 +77,7 @@ impl Conv1d {
             spans: io.spans,
             pre: io.pre,
             w: &self.w,
-            bias: self.bias.as_deref(),
+            bias: self.bias.as_ref(),
             taps: c.kernel,
             stride: c.stride,
             dilation: c.dilation,
@@ -118,7 +118,7 @@ pub struct ConvIo<'a> {
 pub struct ConvTranspose1d {
     w: Matrix,
     /// The bias, once per output row of a step.
-    bias: Option<Vec<f32>>,
+    bias: Option<Vector>,
     inputs: usize,
     outputs: usize,
     taps: usize,
@@ -151,7 +151,7 @@ impl ConvTranspose1d {
             }
             Ok(rows)
         };
-        let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride));
+        let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride).into());
         let w = l.packed("weight", format, stride * outputs, taps * inputs, rows)?;
         Ok(Self { w, bias, inputs, outputs, taps })
     }
@@ -169,7 +169,7 @@ impl ConvTranspose1d {
             spans: io.spans,
             pre: io.pre,
             w: &self.w,
-            bias: self.bias.as_deref(),
+            bias: self.bias.as_ref(),
             taps: self.taps,
             stride: 1,
             dilation: 1,
@@ -198,7 +198,7 @@ impl ConvTranspose1d {
 /// A depthwise transposed convolution whose kernel is a whole number of strides.
 pub struct DepthwiseUpsample {
     /// `[kernel][channels]`.
-    kernel: Vec<f32>,
+    kernel: Vector,
     channels: usize,
     stride: usize,
 }

@@ -1,7 +1,9 @@
 //! Embedding tables.
 
+use std::sync::OnceLock;
+
 use half::bf16;
-use voce_runtime::Format;
+use voce_runtime::{Buffer, Exec, Format};
 
 use crate::{Loader, WeightError};
 
@@ -9,6 +11,8 @@ use crate::{Loader, WeightError};
 pub struct Embedding {
     table: Table,
     dim: usize,
+    /// The rows and one of zeros, for devices.
+    spread: OnceLock<Buffer>,
 }
 
 enum Table {
@@ -24,7 +28,7 @@ impl Embedding {
             Format::F32 => Table::F32(values),
             _ => Table::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect()),
         };
-        Ok(Self { table, dim })
+        Ok(Self { table, dim, spread: OnceLock::new() })
     }
 
     /// Rows in the table.
@@ -32,6 +36,24 @@ impl Embedding {
         match &self.table {
             Table::F32(t) => t.len() / self.dim,
             Table::Bf16(t) => t.len() / self.dim,
+        }
+    }
+
+    /// Puts each token's row into the first rows of `out`; a token that the table lacks gets zeros.
+    pub fn embed(&self, exec: &mut Exec, tokens: &[usize], out: &mut Buffer) {
+        let rows = self.rows();
+        if exec.device().is_some() {
+            let spread = self.spread.get_or_init(|| {
+                let mut spread = Buffer::new(rows + 1, self.dim);
+                (0..rows).for_each(|r| self.lookup(r, spread.row_mut(r)));
+                spread
+            });
+            let known: Vec<usize> = tokens.iter().map(|&t| t.min(rows)).collect();
+            return exec.gather_rows(spread, &known, 0, out);
+        }
+        for (r, &token) in tokens.iter().enumerate() {
+            let to = out.row_mut(r);
+            if token < rows { self.lookup(token, to) } else { to.fill(0.0) }
         }
     }
 

@@ -16,5 +16,5 @@ pub use linear::{LayerNorm, Linear};
 pub use lstm::{Lstm, LstmScratch};
 pub use packed_cache::PackedCache;
 pub use precision::{Formats, Precision, UnknownPrecision};
-pub use transformer::{Transformer, TransformerConfig, TransformerShape, TransformerState};
+pub use transformer::{Transformer, TransformerConfig, TransformerShape, TransformerState, Watch};
 pub use weights::{Loader, WeightError, Weights};

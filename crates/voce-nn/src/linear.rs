@@ -1,6 +1,6 @@
 //! Linear layers and layer norm: weights with their parameters.
 
-use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, RowNorm, View};
+use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, RowNorm, Vector, View};
 
 use crate::{Loader, WeightError};
 
@@ -8,7 +8,7 @@ use crate::{Loader, WeightError};
 #[derive(Clone)]
 pub struct Linear {
     w: Matrix,
-    bias: Option<Vec<f32>>,
+    bias: Option<Vector>,
 }
 
 impl Linear {
@@ -27,7 +27,7 @@ impl Linear {
         format: Format,
         make: impl FnOnce() -> Result<Vec<f32>, WeightError>,
     ) -> Result<Self, WeightError> {
-        let bias = l.optional("bias", &[outputs])?;
+        let bias = l.optional("bias", &[outputs])?.map(Vector::from);
         Ok(Self { w: l.packed(name, format, outputs, inputs, make)?, bias })
     }
 
@@ -38,7 +38,7 @@ impl Linear {
 
     /// The same layer with this bias.
     pub fn with_bias(mut self, bias: Vec<f32>) -> Self {
-        self.bias = Some(bias);
+        self.bias = Some(bias.into());
         self
     }
 
@@ -55,7 +55,7 @@ impl Linear {
     /// An op over `rows` rows of `x`, to refine and run.
     pub fn op<'a>(&'a self, x: impl Into<View<'a>>, rows: usize) -> LinearOp<'a> {
         let mut op = LinearOp::new(x, rows, &self.w);
-        op.bias = self.bias.as_deref();
+        op.bias = self.bias.as_ref();
         op
     }
 
@@ -78,15 +78,16 @@ impl Linear {
 /// Parameters of a layer norm.
 #[derive(Clone)]
 pub struct LayerNorm {
-    weight: Option<Vec<f32>>,
-    bias: Option<Vec<f32>>,
+    weight: Option<Vector>,
+    bias: Option<Vector>,
     eps: f32,
 }
 
 impl LayerNorm {
     /// Loads `weight` and, if present, `bias`.
     pub fn load(l: &Loader, dim: usize, eps: f32) -> Result<Self, WeightError> {
-        Ok(Self { weight: Some(l.tensor("weight", &[dim])?), bias: l.optional("bias", &[dim])?, eps })
+        let weight = Some(l.tensor("weight", &[dim])?.into());
+        Ok(Self { weight, bias: l.optional("bias", &[dim])?.map(Vector::from), eps })
     }
 
     /// A norm without parameters.
@@ -97,8 +98,8 @@ impl LayerNorm {
     /// As the first part of a linear op.
     pub fn norm(&self) -> Norm<'_> {
         Norm::Layer {
-            weight: self.weight.as_deref(),
-            bias: self.bias.as_deref(),
+            weight: self.weight.as_ref(),
+            bias: self.bias.as_ref(),
             eps: self.eps,
             modulation: None,
         }
@@ -107,8 +108,8 @@ impl LayerNorm {
     /// As an op of its own; of a norm that was loaded.
     pub fn row(&self) -> RowNorm<'_> {
         RowNorm {
-            weight: self.weight.as_deref().expect("a loaded norm has weights"),
-            bias: self.bias.as_deref(),
+            weight: self.weight.as_ref().expect("a loaded norm has weights"),
+            bias: self.bias.as_ref(),
             eps: self.eps,
         }
     }

@@ -83,10 +83,10 @@ impl Lstm {
             if k == 0 {
                 exec.linear(&layer.input.op(x, rows), &mut scratch.gates);
             } else {
-                gather(state, to, column - 2 * hidden, &mut scratch.x);
+                exec.gather_rows(state, to, column - 2 * hidden, &mut scratch.x);
                 exec.linear(&layer.input.op(&scratch.x, rows), &mut scratch.gates);
             }
-            gather(state, from, column, &mut scratch.x);
+            exec.gather_rows(state, from, column, &mut scratch.x);
             let mut op = layer.recurrent.op(&scratch.x, rows);
             op.gate = Gate::Add;
             exec.linear(&op, &mut scratch.gates);
@@ -102,12 +102,5 @@ impl Lstm {
     /// Multiply-adds per row.
     pub fn macs(&self) -> usize {
         self.layers.iter().map(|l| l.input.macs() + l.recurrent.macs()).sum()
-    }
-}
-
-fn gather(state: &Buffer, rows: &[usize], column: usize, out: &mut Buffer) {
-    let width = out.cols();
-    for (r, &row) in rows.iter().enumerate() {
-        out.row_mut(r).copy_from_slice(&state.row(row)[column..column + width]);
     }
 }

@@ -72,6 +72,11 @@ pub struct Formats {
 }
 
 impl Formats {
+    /// The formats of a precision on a GPU, which has tensor cores for bf16 and no kernels for four bits.
+    pub fn on_device(precision: Precision) -> Self {
+        Self::new(precision, Isa::Amx)
+    }
+
     /// The formats of a precision on an instruction set.
     pub fn new(precision: Precision, isa: Isa) -> Self {
         // Without tiles a bf16 product is an f32 one that widens first: slower, and no more exact.

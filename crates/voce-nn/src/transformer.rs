@@ -69,6 +69,9 @@ pub struct TransformerState {
     hidden: Buffer,
 }
 
+/// Who looks at a stage's rows, by its number. Rows of a device come to the host for it.
+pub type Watch<'a> = Option<&'a mut dyn FnMut(usize, &[f32])>;
+
 /// Positions whose rotation is tabulated; beyond, it is computed.
 const ROPE_TABLE: usize = 4096;
 
@@ -140,17 +143,17 @@ impl Transformer {
 
     /// Runs all layers over the spans' rows of `x`, in place, and moves their slots on.
     pub fn run(&self, exec: &mut Exec, x: &mut Buffer, spans: &[Span], state: &mut TransformerState) {
-        self.run_watched(exec, x, spans, state, |_, _| ());
+        self.run_watched(exec, x, spans, state, None);
     }
 
-    /// As [`Transformer::run`], showing `x` after each layer.
+    /// As [`Transformer::run`], showing the rows of `x` after each layer.
     pub fn run_watched(
         &self,
         exec: &mut Exec,
         x: &mut Buffer,
         spans: &[Span],
         state: &mut TransformerState,
-        mut watch: impl FnMut(usize, &Buffer),
+        mut watch: Watch<'_>,
     ) {
         let rows = spans.iter().map(|s| s.rows).sum();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -176,7 +179,10 @@ impl Transformer {
             let mut op = layer.linear2.op(&state.hidden, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
-            watch(i, x);
+            if let Some(watch) = &mut watch {
+                exec.fetch(x, rows);
+                watch(i, x.head(rows));
+            }
         }
         for s in spans {
             state.cache.advance(s.slot, s.rows);

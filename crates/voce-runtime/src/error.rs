@@ -17,4 +17,7 @@ pub enum RuntimeError {
     /// The operating system refused to start a thread.
     #[error("cannot start a worker thread: {0}")]
     Spawn(#[source] std::io::Error),
+    /// A GPU cannot be used.
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
 }

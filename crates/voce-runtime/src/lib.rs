@@ -4,6 +4,7 @@
 //! once for the kernels of this CPU; activations are [`Buffer`]s; streaming state ([`KvCache`],
 //! [`ConvState`]) has a slot axis and is owned by the session. After the first step nothing allocates.
 
+pub mod cuda;
 mod error;
 mod exec;
 mod isa;
@@ -19,7 +20,7 @@ pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
     KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
-    Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, View,
+    Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
 };
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

@@ -4,6 +4,7 @@
 //! `[k/2][16][2]`, int8 `[k/4][16][4]`, int4 `[k/8][16][4]` (low nibbles first). Inputs are padded with
 //! zeros to 32 (bf16) or 64 (int8, int4), outputs to 16.
 
+use crate::cuda::DeviceMatrix;
 use crate::memory::{AlignedVec, Stored, WeightArena};
 use crate::simd::lanes::{LANES, round_bf16};
 use crate::simd::quant::GROUP;
@@ -66,12 +67,18 @@ pub struct Matrix {
     pub(crate) scales: Option<Stored>,
     /// Int8: 128 times the sum of each output's weights.
     pub(crate) sums: AlignedVec<i32>,
+    /// The weights when they live on a device; the panels are then empty.
+    pub(crate) device: Option<DeviceMatrix>,
 }
 
 impl Matrix {
     /// Packs a row-major `[n][k]` matrix.
     pub fn pack(arena: &WeightArena, format: Format, n: usize, k: usize, weights: &[f32]) -> Matrix {
         assert_eq!(weights.len(), n * k, "matrix of {n} by {k}");
+        if let Some(device) = arena.device() {
+            let device = DeviceMatrix::store(device, format, n, k, weights);
+            return Self::on_device(arena, format, n, k, device);
+        }
         let kp = k.next_multiple_of(format.k_multiple());
         let panels = n.div_ceil(LANES);
         let panel = panel_bytes(format, kp);
@@ -139,7 +146,12 @@ impl Matrix {
         });
         let scales =
             (!scales.is_empty()).then(|| arena.store(scales.len(), |out| out.copy_from_slice(&scales)));
-        Matrix { n, k, kp, format, data, scales, sums }
+        Matrix { n, k, kp, format, data, scales, sums, device: None }
+    }
+
+    fn on_device(arena: &WeightArena, format: Format, n: usize, k: usize, device: DeviceMatrix) -> Matrix {
+        let (data, sums) = (arena.store(0, |_| ()), AlignedVec::zeroed(0));
+        Matrix { n, k, kp: device.stride, format, data, scales: None, sums, device: Some(device) }
     }
 
     /// Bytes of [`Matrix::write_packed`] for a shape.
@@ -180,7 +192,8 @@ impl Matrix {
             let (values, _) = bytes.bytes().as_chunks::<4>();
             sums.iter_mut().zip(values).for_each(|(s, b)| *s = i32::from_le_bytes(*b));
         }
-        Ok(Matrix { n, k, kp: k.next_multiple_of(format.k_multiple()), format, data, scales, sums })
+        let kp = k.next_multiple_of(format.k_multiple());
+        Ok(Matrix { n, k, kp, format, data, scales, sums, device: None })
     }
 
     /// Outputs.
@@ -200,6 +213,9 @@ impl Matrix {
 
     /// Bytes that one pass over the weights reads.
     pub fn bytes(&self) -> usize {
+        if let Some(device) = &self.device {
+            return device.bytes();
+        }
         self.data.bytes().len() + self.scales.as_ref().map_or(0, |s| s.bytes().len())
     }
 
@@ -209,6 +225,9 @@ impl Matrix {
 
     /// The weights as the kernels see them, row-major `[n][k]`: for references and tests.
     pub fn unpack(&self) -> Vec<f32> {
+        if let Some(device) = &self.device {
+            return device.unpack(self.format, self.n, self.k);
+        }
         let (kp, data) = (self.kp, self.data.bytes());
         let scales = self.scales.as_ref().map_or(&[][..], |s| s.bytes());
         let mut out = vec![0f32; self.n * self.k];
@@ -268,12 +287,12 @@ fn scatter(panel: &mut [u8], lane: usize, units: impl Iterator<Item = u32>) {
 }
 
 /// Rounds to the nearest integer, ties to even, for magnitudes under 2^22.
-fn round_small(x: f32) -> f32 {
+pub(crate) fn round_small(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC) - MAGIC
 }
 
-fn max_abs(row: &[f32]) -> f32 {
+pub(crate) fn max_abs(row: &[f32]) -> f32 {
     let mut lanes = [0f32; LANES];
     let (chunks, rest) = row.as_chunks::<LANES>();
     for chunk in chunks {

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use crate::cuda::Device;
+
 /// Alignment of every buffer: a cache line, and one AVX-512 register.
 pub(crate) const ALIGN: usize = 64;
 /// Size of a huge page.
@@ -226,16 +228,27 @@ impl Stored {
     }
 }
 
-/// Packs many weight matrices into few huge-page slabs, so that reading them costs few TLB misses.
+/// Where weight matrices go: into few huge-page slabs, so that reading them costs few TLB misses, or to a device.
 #[derive(Default)]
 pub struct WeightArena {
     open: Mutex<Option<(Arc<Slab>, usize)>>,
+    device: Option<Arc<Device>>,
 }
 
 impl WeightArena {
     /// An empty arena.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An arena whose matrices live on a device.
+    pub fn on(device: Arc<Device>) -> Self {
+        Self { device: Some(device), ..Self::default() }
+    }
+
+    /// The device that matrices go to, if it is not the host.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
     }
 
     /// Reserves `len` zeroed bytes, lets `fill` write them, and returns a handle to them.

@@ -2,7 +2,7 @@
 
 mod suite;
 
-use suite::{Rng, each_exec, wide};
+use suite::{Rng, each_exec, error, wide};
 use voce_runtime::{AddReluOp, Buffer, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, reference};
 
 #[test]
@@ -20,6 +20,7 @@ fn lstm_cells_agree_and_move_between_rows_of_state() {
             let from: Vec<usize> = (0..rows).collect();
             let to: Vec<usize> = (0..rows).map(|r| if r < rows / 2 { r } else { rows + r }).collect();
             exec.lstm_cell(&LstmCellOp { gates: &gates, column, from: &from, to: &to }, &mut state);
+            exec.fetch(&mut state, lanes);
             for r in 0..rows {
                 let c = wide(&before.row(from[r])[column + hidden..column + 2 * hidden]);
                 let (h, c) = reference::lstm_cell(&wide(gates.row(r)), &c);
@@ -41,6 +42,28 @@ fn lstm_cells_agree_and_move_between_rows_of_state() {
 }
 
 #[test]
+fn lstm_cells_take_rows_in_order() {
+    each_exec(|exec, name| {
+        let (mut rng, hidden) = (Rng(52), 20);
+        let gates = rng.buffer(5, 4 * hidden);
+        let mut state = rng.buffer(4, 2 * hidden);
+        let before = state.clone();
+        // From where an earlier one went, to where an earlier one came from, twice to the same row.
+        let (from, to) = ([0, 1, 2, 2, 3], [1, 2, 0, 3, 3]);
+        exec.lstm_cell(&LstmCellOp { gates: &gates, column: 0, from: &from, to: &to }, &mut state);
+        exec.fetch(&mut state, 4);
+        let mut want: Vec<Vec<f64>> = (0..4).map(|r| wide(before.row(r))).collect();
+        for r in 0..5 {
+            let (h, c) = reference::lstm_cell(&wide(gates.row(r)), &want[from[r]][hidden..]);
+            want[to[r]] = [h, c].concat();
+        }
+        for (r, want) in want.iter().enumerate() {
+            assert!(error(state.row(r), want) < 1e-5, "{name} row {r}");
+        }
+    });
+}
+
+#[test]
 fn add_relu_sums_the_rows_it_is_told() {
     each_exec(|exec, name| {
         let mut rng = Rng(53);
@@ -50,6 +73,7 @@ fn add_relu_sums_the_rows_it_is_told() {
             let mut out = rng.buffer(8, n);
             let before = out.clone();
             exec.add_relu(&AddReluOp { a: &a, a_rows: &ai, b: &b, b_rows: &bi }, &mut out);
+            exec.fetch(&mut out, 8);
             for r in 0..7 {
                 for i in 0..n {
                     let want = (a.row(ai[r])[i] + b.row(bi[r])[i]).max(0.0);

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use voce_runtime::{
     Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Gate, Isa, KvCache,
-    KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, WeightArena,
+    KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, Vector,
+    WeightArena,
 };
 
 /// The system's allocator, counting what is asked of it while told to, on all threads.
@@ -81,9 +82,9 @@ struct Stack {
     up: Matrix,
     down: Matrix,
     convs: [Matrix; 4],
-    norm: Vec<f32>,
-    bias: Vec<f32>,
-    kernel: Vec<f32>,
+    norm: Vector,
+    bias: Vector,
+    kernel: Vector,
     rope: Rope,
     cache: KvCache,
     states: Vec<ConvState>,
@@ -113,9 +114,9 @@ impl Stack {
                 pack(conv, 40, 2 * STRIDE * 32),
                 pack(conv, 3 * 24, 2 * 40),
             ],
-            norm: values(DIM),
-            bias: values(HIDDEN),
-            kernel: values(2 * STRIDE * DIM),
+            norm: values(DIM).into(),
+            bias: values(HIDDEN).into(),
+            kernel: values(2 * STRIDE * DIM).into(),
             rope: Rope::new(RopeStyle::Interleaved, HEAD, 10_000.0, 64),
             cache: KvCache::new(KvSpec {
                 layers: 1,
@@ -176,7 +177,7 @@ impl Stack {
         exec.linear(&op, x);
         let mut op = LinearOp::new(&*x, rows, &self.up);
         op.norm = Norm::Rms { weight: &self.norm, eps: 1e-5 };
-        (op.bias, op.act) = (Some(&self.bias[..]), Activation::GeluTanh);
+        (op.bias, op.act) = (Some(&self.bias), Activation::GeluTanh);
         exec.linear(&op, hidden);
         let mut op = LinearOp::new(&*hidden, rows, &self.down);
         (op.norm, op.gate) = (Norm::Activation(Activation::Silu), Gate::Add);

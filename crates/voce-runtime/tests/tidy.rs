@@ -153,7 +153,8 @@ fn arrows_point_down() {
                 in_dependencies = line.ends_with("dependencies]");
             } else if in_dependencies && line.starts_with("voce") {
                 let end = line.find(['.', ' ', '=']).unwrap_or(line.len());
-                if !allowed.contains(&&line[..end]) {
+                // A crate may name itself, to test with its own features.
+                if &line[..end] != krate && !allowed.contains(&&line[..end]) {
                     wrong.push(format!("{krate} -> {}", &line[..end]));
                 }
             }

@@ -7,6 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use voce_engine::store::Store;
 use voce_nn::Precision;
 
+use crate::device::DeviceArgs;
+
 use crate::bench::args::BenchCommand;
 use crate::embedded;
 use crate::failure::Failure;
@@ -94,7 +96,7 @@ pub(crate) enum Command {
 /// Precision of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionArg {
-    /// The fastest that sounds the same: int8
+    /// The fastest that sounds the same: int8, or bf16 on a GPU
     Auto,
     /// 32-bit floats, the reference
     F32,
@@ -179,6 +181,8 @@ pub(crate) struct RunArgs {
     /// Keep each thread on a core of its own (Linux)
     #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
     pub(crate) pin: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
 }
 
 /// A way for the stages to share the threads.
@@ -311,6 +315,8 @@ pub(crate) enum VoiceCommand {
 /// How a voice is cloned.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CloneArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Precision of the weights

@@ -42,6 +42,11 @@ pub(crate) fn run(console: Console) -> Outcome {
     let memory = machine::memory();
     let free = machine::free_disk(&settings.hub_cache);
     let device = cfg!(feature = "device");
+    let gpus = voce_runtime::cuda::devices();
+    let gpu = match &gpus {
+        Ok(gpus) => gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        Err(e) => e.to_string(),
+    };
     if console.json {
         let precisions: Vec<_> = rates
             .iter()
@@ -58,7 +63,7 @@ pub(crate) fn run(console: Console) -> Outcome {
             "isa_available": names, "memory_bytes": memory.map(|m| m.0), "memory_free_bytes": memory.map(|m| m.1),
             "huge_pages": machine::huge_pages(), "read_gb_per_s_1": round(one / 1e9, 2),
             "read_gb_per_s": round(all / 1e9, 2), "hub_cache": settings.hub_cache, "voce_home": settings.voce_home,
-            "free_disk_bytes": free, "offline": settings.offline, "sound_card": device, "gpu": false,
+            "free_disk_bytes": free, "offline": settings.offline, "sound_card": device, "gpu": gpus.is_ok(), "gpus": gpu,
             "models": store.list().len(), "pocket_100m": precisions,
         }));
     }
@@ -72,7 +77,7 @@ pub(crate) fn run(console: Console) -> Outcome {
         ),
         ("huge pages", machine::huge_pages().unwrap_or_else(unknown)),
         ("bandwidth", format!("{:.1} GB/s with 1 thread, {:.1} with {threads}", one / 1e9, all / 1e9)),
-        ("GPU", "not used: CUDA is not supported yet".to_owned()),
+        ("GPU", gpu),
         (
             "sound card",
             if device { "built in".into() } else { "not built in: build with --features device".to_owned() },

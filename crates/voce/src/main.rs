@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod console;
+mod device;
 mod doctor;
 mod embedded;
 mod failure;

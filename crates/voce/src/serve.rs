@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     /// No log at all
     #[arg(long, env = "VOCE_SILENT", value_parser = FalseyValueParser::new())]
     pub(crate) silent: bool,
-    /// Run on the CPU, as everything does here
+    /// Run on the CPU: the same as --device cpu
     #[arg(long, hide = true)]
     cpu: bool,
     /// A switch of moshi-server without a meaning here
@@ -70,11 +70,14 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
         ("--flash-attention", &args.flash_attention),
     ] {
         if value.is_some() {
-            console.note(&format!("{name} has no meaning here: models run on the CPU"));
+            console.note(&format!("{name} has no meaning here: see docs/cuda.md for what replaces it"));
         }
     }
     let store = Store::from_env()?;
-    let settings = gather(&args)?;
+    let mut settings = gather(&args)?;
+    if args.cpu {
+        settings.device = Some("cpu".into());
+    }
     let options = options(&settings)?;
     if args.check {
         return check::run(console, &store, &settings, &options);

@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use voce_engine::speaker::voice_bytes;
 use voce_engine::store::Store;
 use voce_engine::{Speaker, SpeakerOptions};
 
 use crate::args::{CloneArgs, ModelArgs, VoiceCommand};
 use crate::console::{Console, bytes, table};
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, whole_file};
+use crate::{device, interrupt, whole_file};
 
 /// The metadata key that names the model a voice was made for.
 const MODEL_KEY: &str = "voce_model";
@@ -56,8 +55,10 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
         )));
     }
     let reference = how.model.reference(store)?;
+    let device = how.device.open()?;
     let options = SpeakerOptions {
-        precision: how.precision.into(),
+        precision: device::precision(how.precision, device.as_ref()),
+        device,
         threads: how.threads,
         slots: 1,
         ..SpeakerOptions::default()
@@ -76,7 +77,7 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
     };
     interrupt::check()?;
     progress.finish_and_clear();
-    with_metadata(&voice_bytes(&voice)?, MODEL_KEY, &lasting(&reference))
+    with_metadata(&speaker.voice_bytes(&voice)?, MODEL_KEY, &lasting(&reference))
 }
 
 /// A reference that still means the same in another folder.

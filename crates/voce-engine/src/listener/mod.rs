@@ -28,7 +28,8 @@ use std::time::Duration;
 use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
 use voce_models::transducer::{Decoder, Ngram, SearchState};
 use voce_nn::{Formats, Loader, PackedCache, Precision};
-use voce_runtime::{Cores, Exec, Isa};
+use voce_runtime::cuda::Device;
+use voce_runtime::{Cores, Isa};
 use voce_text::Tokenizer;
 
 pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
@@ -40,6 +41,7 @@ pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
 pub use sender::AudioSender;
 
 use crate::EngineError;
+use crate::device::Place;
 use crate::fault::Faults;
 use crate::packed;
 use crate::pulse::Pulse;
@@ -78,6 +80,8 @@ pub struct ListenerOptions {
     pub slots: usize,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
+    /// The device; none is the CPU.
+    pub device: Option<Arc<Device>>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
     /// Keep each thread on a core of its own, where there are enough.
@@ -95,6 +99,7 @@ impl Default for ListenerOptions {
             threads: 0,
             slots: DEFAULT_SLOTS,
             isa: None,
+            device: None,
             trace: None,
             pin: false,
             keep_warm: None,
@@ -130,6 +135,8 @@ pub struct ListenerInfo {
     pub threads: usize,
     /// Instruction set in use.
     pub isa: Isa,
+    /// The GPU in use, if the model runs on one.
+    pub device: Option<String>,
     /// Streams that run side by side.
     pub slots: usize,
     /// Bytes of encoder weights that a step reads.
@@ -164,8 +171,9 @@ impl Listener {
     /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
         let files = Files::find(store, reference)?;
-        let formats = Formats::new(options.precision, Isa::chosen(options.isa)?);
-        let cache = packed::cache(store, &files.paths, formats);
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let formats = place.formats(options.precision)?;
+        let cache = packed::cache(store, &files.paths, formats).filter(|_| place.device.is_none());
         let mut listener = Self::start(reference.to_owned(), files, cache.clone(), options)?;
         listener.keeping = cache.and_then(|cache| packed::keep(cache, store.packed_dir()));
         Ok(listener)
@@ -186,20 +194,23 @@ impl Listener {
     ) -> Result<Self, EngineError> {
         let languages = files.languages();
         let Files { config, weights, tokenizer, .. } = files;
-        let isa = Isa::chosen(options.isa)?;
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let isa = place.isa;
         let slots = options.slots.clamp(1, MAX_SLOTS);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
-        let formats = Formats::new(options.precision, isa);
-        let mut loader = Loader::new(weights);
+        let formats = place.formats(options.precision)?;
+        let mut loader = place.loader(Loader::new(weights));
         if let Some(cache) = cache {
             loader = loader.with_cache(cache);
         }
         let cores = if options.pin { Cores::take(threads) } else { None };
-        let make = || Exec::with_isa(threads, isa);
+        let make = || place.exec(threads);
         let mut exec = cores.as_ref().map_or_else(make, |cores| cores.hold(make))?;
         let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
         let decoder = Decoder::load(&loader, &config, formats)?;
-        let state = encoder.state(slots, frames_per_stream(&encoder, slots));
+        let mut state = encoder.state(slots, frames_per_stream(&encoder, slots));
+        encoder.reserve(&mut exec, &mut state)?;
+        exec.status()?;
         let factor = config.encoder.subsampling_factor;
         let frame_ms = (factor * 1000 / ROW_RATE) as u32;
         let chunks_ms: Vec<u32> = match &config.encoder.attention {
@@ -221,6 +232,7 @@ impl Listener {
             precision: options.precision,
             threads,
             isa,
+            device: place.device.as_ref().map(|d| d.info().to_string()),
             slots,
             encoder_bytes: encoder.bytes(),
             decoder_bytes: decoder.bytes(),

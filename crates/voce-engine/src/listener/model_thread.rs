@@ -25,6 +25,8 @@ use crate::wake::{Waker, lock};
 
 /// Encoder frames of a step at most, unless one stream alone needs more.
 const STEP_FRAMES: usize = 512;
+/// The same on a device, which has room for thousands of streams.
+const DEVICE_STEP_FRAMES: usize = 1 << 16;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
 /// Mel rows of a step that keeps an offline model warm.
@@ -189,7 +191,7 @@ impl ModelThread {
             r.projected.shape(frames, model.decoder.frame_width());
             model.decoder.project(&mut self.exec, x, frames, &mut r.projected);
             let span = Span { slot: 0, rows: frames };
-            r.search.step(&mut self.exec, &model.decoder, &r.projected, &[span], &mut [search]);
+            r.search.step(&mut self.exec, &model.decoder, &mut r.projected, &[span], &mut [search]);
         }
         self.pulse.warmed(Stage::Model);
     }
@@ -227,7 +229,7 @@ impl ModelThread {
             let Some(saved) = saved else { continue };
             self.alone(r, free, |this, r| {
                 let Some(slot) = &mut r.slots[free] else { return };
-                if let Err(e) = slot.restore(&this.model, &mut r.state, free, saved) {
+                if let Err(e) = slot.restore(&this.model, &mut this.exec, &mut r.state, free, saved) {
                     this.free(r, free, Err(e));
                 }
             });
@@ -285,14 +287,15 @@ impl ModelThread {
         let (n, bins, offline) = (r.slots.len(), model.bins, model.encoder.is_offline());
         let factor = model.encoder.config().subsampling_factor;
         let live = r.slots.iter().flatten().count().max(1);
-        let room = frames_per_stream(&model.encoder, self.slots).min(STEP_FRAMES / live);
+        let most = if self.exec.device().is_some() { DEVICE_STEP_FRAMES } else { STEP_FRAMES };
+        let room = frames_per_stream(&model.encoder, self.slots).min(most / live);
         r.spans.clear();
         let (mut rows, mut frames, mut did) = (0, 0, false);
         let first = r.turn;
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(planned) = self.plan(r, i, room, &mut did) else { continue };
             let more = planned.rows.div_ceil(factor);
-            if frames > 0 && frames + more > STEP_FRAMES {
+            if frames > 0 && frames + more > most {
                 r.turn = i;
                 break;
             }
@@ -326,7 +329,7 @@ impl ModelThread {
                 Plan::Step(planned) => return Some(planned),
                 Plan::Snapshot => self.alone(r, i, |this, r| {
                     let Some(slot) = &r.slots[i] else { return };
-                    slot.answer_snapshot(&this.model, &r.state, i);
+                    slot.answer_snapshot(&this.model, &mut this.exec, &r.state, i);
                 }),
                 Plan::Close => self.alone(r, i, |this, r| this.close_part(r, i)),
                 Plan::Abandoned => self.free(r, i, Err(EngineError::Abandoned)),
@@ -357,7 +360,11 @@ impl ModelThread {
             if r.pieces.is_empty() {
                 return;
             }
-            let frames = if whole { &r.projected } else { cut(r.parts.iter(), &r.projected, &mut r.piece) };
+            let frames = if whole {
+                &mut r.projected
+            } else {
+                cut(&mut self.exec, r.parts.iter(), &r.projected, &mut r.piece)
+            };
             r.search.step(&mut self.exec, &model.decoder, frames, &r.pieces, &mut r.searches);
             for (piece, search) in r.pieces.iter().zip(r.searches.drain(..)) {
                 if let Some(slot) = &mut r.slots[piece.slot] {
@@ -490,14 +497,13 @@ fn grow(buffer: &mut Buffer, used: usize, rows: usize) {
 
 /// The rows of the pieces under way, one after the other.
 fn cut<'a, 'b>(
+    exec: &mut Exec,
     parts: impl Iterator<Item = &'b Part> + Clone,
     all: &Buffer,
     out: &'a mut Buffer,
-) -> &'a Buffer {
+) -> &'a mut Buffer {
     out.shape(parts.clone().map(|p| p.piece).sum(), all.cols());
-    let rows = parts.flat_map(|p| (0..p.piece).map(|k| p.row + p.done + k));
-    for (to, from) in rows.enumerate() {
-        out.row_mut(to).copy_from_slice(all.row(from));
-    }
+    let rows: Vec<usize> = parts.flat_map(|p| (0..p.piece).map(|k| p.row + p.done + k)).collect();
+    exec.gather_rows(all, &rows, 0, out);
     out
 }

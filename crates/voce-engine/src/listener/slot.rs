@@ -248,7 +248,7 @@ impl Slot {
     }
 
     /// Tells a sender the stream's state.
-    pub(super) fn answer_snapshot(&self, model: &Model, state: &EncoderState, i: usize) {
+    pub(super) fn answer_snapshot(&self, model: &Model, exec: &mut Exec, state: &EncoderState, i: usize) {
         // The rows that wait have to be read before the mark is gone.
         let rows = self.inlet.rest();
         let Some(Mark::Snapshot { tail, samples, reply }) = self.inlet.pop_snapshot() else { return };
@@ -262,7 +262,7 @@ impl Slot {
             rows,
             utterance: self.utterance.save(),
             joiner: self.joiner.clone(),
-            encoder: if offline { Vec::new() } else { model.encoder.save(state, i) },
+            encoder: if offline { Vec::new() } else { model.encoder.save(exec, state, i) },
             search: self.search.as_ref().map(SearchState::to_bytes).unwrap_or_default(),
         };
         // Nobody may wait for it any more.
@@ -273,13 +273,14 @@ impl Slot {
     pub(super) fn restore(
         &mut self,
         model: &Model,
+        exec: &mut Exec,
         state: &mut EncoderState,
         i: usize,
         saved: Saved,
     ) -> Result<(), EngineError> {
         let bad = |e: &dyn std::fmt::Display| EngineError::Snapshot(e.to_string());
         if !model.encoder.is_offline() {
-            model.encoder.restore(state, i, &saved.encoder).map_err(|e| bad(&e))?;
+            model.encoder.restore(exec, state, i, &saved.encoder).map_err(|e| bad(&e))?;
         }
         let search = SearchState::from_bytes(&saved.search, &model.decoder, self.fresh.options());
         self.search = Some(search.map_err(|e| bad(&e))?);

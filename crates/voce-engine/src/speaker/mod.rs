@@ -20,6 +20,7 @@ use std::time::Duration;
 use voce_models::mimi::MimiDecoder;
 use voce_models::pocket::{FlowLm, PocketConfig, Voice, VoiceEncoder, random_weights};
 use voce_nn::{Formats, Loader, Precision, Weights};
+use voce_runtime::cuda::Device;
 use voce_runtime::{Cores, Exec, Isa};
 use voce_text::{PromptRules, Tokenizer};
 
@@ -27,9 +28,9 @@ pub use pieces::{HungUp, TextSender};
 pub use request::{MAX_FRAMES, MAX_STEPS, MAX_TOKENS, SpeakRequest};
 pub use stream::{AudioChunk, SpeakStats, SpeechStream};
 pub use trace::{Trace, TraceEvent};
-pub use voices::voice_bytes;
 
 use crate::EngineError;
+use crate::device::Place;
 use crate::fault::Faults;
 use crate::packed;
 use crate::pulse::{Life, Pulse};
@@ -79,6 +80,8 @@ pub struct SpeakerOptions {
     pub overlap: Overlap,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
+    /// The device; none is the CPU.
+    pub device: Option<Arc<Device>>,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
     /// Keep each thread on a core of its own, where there are enough.
@@ -97,6 +100,7 @@ impl Default for SpeakerOptions {
             slots: DEFAULT_SLOTS,
             overlap: Overlap::Auto,
             isa: None,
+            device: None,
             trace: None,
             pin: false,
             keep_warm: None,
@@ -120,6 +124,8 @@ pub struct SpeakerInfo {
     pub threads: usize,
     /// Instruction set in use.
     pub isa: Isa,
+    /// The GPU in use, if the model runs on one.
+    pub device: Option<String>,
     /// Whether the stages run side by side.
     pub beside: bool,
     /// Bytes of backbone weights that a frame reads.
@@ -140,6 +146,7 @@ pub struct SpeakerInfo {
 pub struct Speaker {
     info: SpeakerInfo,
     config: PocketConfig,
+    place: Place,
     formats: Formats,
     lm: Arc<FlowLm>,
     tokenizer: Tokenizer,
@@ -165,8 +172,9 @@ impl Speaker {
         }
         let (source, paths) = files.weights()?;
         let config = files.config.clone();
-        let formats = Formats::new(options.precision, Isa::chosen(options.isa)?);
-        let packed = packed::cache(store, &paths, formats);
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let formats = place.formats(options.precision)?;
+        let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
         let mut loader = Loader::new(source);
         if let Some(cache) = &packed {
             loader = loader.with_cache(cache.clone());
@@ -201,26 +209,33 @@ impl Speaker {
         files: Option<Files>,
         options: &SpeakerOptions,
     ) -> Result<Self, EngineError> {
-        let isa = Isa::chosen(options.isa)?;
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let loader = place.loader(loader);
         let slots = options.slots.clamp(1, 256);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
-        let beside = threads > 1
+        // The stages of a device each have a queue of their own there.
+        let beside = (threads > 1 || place.device.is_some())
             && match options.overlap {
                 Overlap::Auto => threads > 2,
                 Overlap::Beside => true,
                 Overlap::InTurn => false,
             };
-        let formats = Formats::new(options.precision, isa);
+        let formats = place.formats(options.precision)?;
         let lm = Arc::new(FlowLm::load(&loader.sub("flow_lm"), &config, formats)?);
         let decoder =
             Arc::new(MimiDecoder::load(&loader.sub("mimi"), &config.mimi, formats, Some(lm.latent_scale()))?);
+        // Weights that found no room are known now, before anybody waits for a word.
+        if let Some(device) = &place.device {
+            device.status()?;
+        }
         let info = SpeakerInfo {
             id,
             sample_rate: config.mimi.sample_rate,
             frame_rate: config.mimi.frame_rate,
             precision: options.precision,
             threads,
-            isa,
+            isa: place.isa,
+            device: place.device.as_ref().map(|d| d.info().to_string()),
             beside,
             backbone_bytes: lm.backbone_bytes(),
             head_bytes: lm.head_bytes(),
@@ -240,7 +255,7 @@ impl Speaker {
         let stage = CodecStage::new(decoder, slots, tracer, pulse.clone(), options.faults.clone());
         let codec = if beside {
             let (sender, messages) = sync_channel(MESSAGES);
-            let (exec, cores) = team(codec_threads, isa, options.pin)?;
+            let (exec, cores) = team(codec_threads, &place, options.pin)?;
             let life = Life(pulse.clone());
             handles.push(spawn("voce-codec", cores, move || codec_thread(stage, exec, messages, life))?);
             Codec::Beside(sender)
@@ -248,7 +263,7 @@ impl Speaker {
             Codec::InLine(Box::new(stage))
         };
         let lm_threads = if beside { threads - codec_threads } else { threads };
-        let (exec, cores) = team(lm_threads, isa, options.pin)?;
+        let (exec, cores) = team(lm_threads, &place, options.pin)?;
         let model = ModelThread {
             lm: lm.clone(),
             exec,
@@ -267,6 +282,7 @@ impl Speaker {
         handles.push(spawn("voce-model", cores, move || model.run())?);
         Ok(Self {
             info,
+            place,
             formats,
             lm,
             tokenizer,
@@ -390,9 +406,9 @@ pub fn default_threads() -> usize {
 }
 
 /// An executor, and the cores of its threads where they are to be pinned.
-fn team(threads: usize, isa: Isa, pin: bool) -> Result<(Exec, Option<Cores>), EngineError> {
+fn team(threads: usize, place: &Place, pin: bool) -> Result<(Exec, Option<Cores>), EngineError> {
     let cores = if pin { Cores::take(threads) } else { None };
-    let make = || Exec::with_isa(threads, isa);
+    let make = || place.exec(threads);
     Ok((cores.as_ref().map_or_else(make, |cores| cores.hold(make))?, cores))
 }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use voce_models::pocket::{FlowLm, FlowLmState, MIN_FRAMES_BEFORE_EOS, Voice, max_frames};
+use voce_nn::Watch;
 use voce_runtime::Exec;
 
 use super::codec::{CodecStage, Message};
@@ -175,7 +176,7 @@ impl ModelThread {
         self.faults.pass(FaultPoint::Step);
         self.make_room(&mut r.state, 1);
         let Some(state) = &mut r.state else { return };
-        self.lm.start(state, 0, &Voice::empty(&self.lm));
+        self.lm.start(&mut self.exec, state, 0, &Voice::empty(&self.lm));
         r.noise.clear();
         r.noise.resize(self.lm.latent_dim(), 0.0);
         self.lm.step(&mut self.exec, state, &[0], &r.noise, 1);
@@ -286,11 +287,11 @@ impl ModelThread {
     }
 
     /// Makes the cache hold streams of this many positions.
-    fn make_room(&self, state: &mut Option<FlowLmState>, positions: usize) {
+    fn make_room(&mut self, state: &mut Option<FlowLmState>, positions: usize) {
         let positions = positions.next_multiple_of(POSITION_STEP);
         match state {
             Some(state) if state.capacity() >= positions => {}
-            Some(state) => self.lm.grow(state, positions),
+            Some(state) => self.lm.grow(&mut self.exec, state, positions),
             None => *state = Some(self.lm.state(self.slots, positions)),
         }
     }
@@ -308,7 +309,7 @@ impl ModelThread {
         let state = r.state.as_mut().expect("made by make_room");
         self.pulse.begin(Stage::Model);
         let begun = Instant::now();
-        self.lm.start(state, slot, &job.new.voice);
+        self.lm.start(&mut self.exec, state, slot, &job.new.voice);
         self.lm.prefill_tokens(&mut self.exec, state, slot, &tokens);
         let took = begun.elapsed();
         self.tracer.event("prefill", begun, took, tokens.len());
@@ -381,9 +382,10 @@ impl ModelThread {
         self.faults.pass(FaultPoint::Step);
         let begun = Instant::now();
         let mut through_backbone = begun;
-        let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, |_, _| {
-            through_backbone = Instant::now();
-        });
+        // A look at the rows of a device would stop it.
+        let mut watch = |_: usize, _: &[f32]| through_backbone = Instant::now();
+        let watch: Watch<'_> = if self.exec.device().is_none() { Some(&mut watch) } else { None };
+        let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, watch);
         let (backbone, head) = (through_backbone - begun, through_backbone.elapsed());
         self.tracer.event("backbone", begun, backbone, live.len());
         self.tracer.event("head", through_backbone, head, live.len());

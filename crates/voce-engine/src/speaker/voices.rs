@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voce_audio::voice_prompt::{LongPrompt, from_decoder};
 use voce_audio::{DecodeLimits, Decoder, Source};
-use voce_models::pocket::{Voice, VoiceData, VoiceEncoder, VoiceError};
+use voce_models::pocket::{Voice, VoiceData, VoiceEncoder, VoiceError, VoiceTensor};
 use voce_nn::Loader;
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::Exec;
@@ -75,7 +75,7 @@ impl Speaker {
     }
 
     fn exec(&self) -> Result<Exec, EngineError> {
-        Ok(Exec::with_isa(self.info.threads, self.info.isa)?)
+        self.place.exec(self.info.threads)
     }
 
     /// The voice encoder, loaded when first asked for.
@@ -84,16 +84,21 @@ impl Speaker {
         if let Some(encoder) = &*held {
             return Ok(encoder.clone());
         }
-        let loader = Loader::new(self.source.clone());
+        let loader = self.place.loader(Loader::new(self.source.clone()));
         let encoder = VoiceEncoder::load(&loader, &self.config, self.formats)
             .map_err(|source| EngineError::Voice { name: name.to_owned(), source })?;
         Ok(held.insert(Arc::new(encoder)).clone())
     }
 }
 
-/// A voice as the bytes of a safetensors file in the published layout.
-pub fn voice_bytes(voice: &Voice) -> Result<Vec<u8>, EngineError> {
-    let tensors = voice.export();
+impl Speaker {
+    /// One of its voices as the bytes of a safetensors file in the published layout.
+    pub fn voice_bytes(&self, voice: &Voice) -> Result<Vec<u8>, EngineError> {
+        file_bytes(voice.export(&mut self.exec()?))
+    }
+}
+
+fn file_bytes(tensors: Vec<VoiceTensor>) -> Result<Vec<u8>, EngineError> {
     let bytes: Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)> = tensors
         .into_iter()
         .map(|t| match t.data {

@@ -2,6 +2,7 @@
 //! arrives or on what is heard beside it.
 #![allow(missing_docs)]
 
+mod device;
 mod endpoints;
 mod reference;
 mod robustness;

@@ -3,7 +3,7 @@
 use voce_nn::{Formats, LayerNorm, Linear, Loader, WeightError};
 use voce_runtime::{
     Activation, Buffer, ChunkSpan, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Gate, KvCache,
-    RelativeAttentionOp, RelativePositions, Span,
+    RelativeAttentionOp, RelativePositions, Span, Vector,
 };
 
 use super::{ConvNorm, EncoderConfig};
@@ -57,12 +57,12 @@ pub(super) struct Layer {
     attention_norm: LayerNorm,
     qkv: Linear,
     attention_out: Linear,
-    content_bias: Vec<f32>,
-    position_bias: Vec<f32>,
+    content_bias: Vector,
+    position_bias: Vector,
     conv_norm: LayerNorm,
     conv_in: Linear,
-    kernel: Vec<f32>,
-    kernel_bias: Option<Vec<f32>>,
+    kernel: Vector,
+    kernel_bias: Option<Vector>,
     inner_norm: Option<LayerNorm>,
     conv_out: Linear,
     second: FeedForward,
@@ -105,8 +105,8 @@ impl Layer {
             attention_norm: LayerNorm::load(&l.sub("norm_self_att"), d, EPS)?,
             qkv: qkv(&attention, d, format)?,
             attention_out: Linear::load(&attention.sub("linear_out"), d, d, format)?,
-            content_bias: attention.tensor("pos_bias_u", &[c.heads, d / c.heads])?,
-            position_bias: attention.tensor("pos_bias_v", &[c.heads, d / c.heads])?,
+            content_bias: attention.tensor("pos_bias_u", &[c.heads, d / c.heads])?.into(),
+            position_bias: attention.tensor("pos_bias_v", &[c.heads, d / c.heads])?.into(),
             conv_norm: LayerNorm::load(&l.sub("norm_conv"), d, EPS)?,
             conv_in: pointwise(&conv.sub("pointwise_conv1"), 2 * d, d, format)?,
             kernel,
@@ -161,7 +161,7 @@ impl Layer {
             x: &s.gated,
             spans: input.spans,
             kernel: &self.kernel,
-            bias: self.kernel_bias.as_deref(),
+            bias: self.kernel_bias.as_ref(),
             ahead: self.ahead,
             norm: self.inner_norm.as_ref().map(LayerNorm::row),
             act: Activation::Silu,
@@ -223,7 +223,7 @@ fn pointwise(l: &Loader, outputs: usize, inputs: usize, format: Format) -> Resul
     Linear::load_with(l, "weight", outputs, inputs, format, || l.tensor("weight", &[outputs, inputs, 1]))
 }
 
-type Depthwise = (Vec<f32>, Option<Vec<f32>>, Option<LayerNorm>);
+type Depthwise = (Vector, Option<Vector>, Option<LayerNorm>);
 
 /// Taps by channel, bias, and the layer norm that follows; a batch norm is folded into the first two.
 fn depthwise(l: &Loader, c: &EncoderConfig) -> Result<Depthwise, WeightError> {
@@ -237,7 +237,7 @@ fn depthwise(l: &Loader, c: &EncoderConfig) -> Result<Depthwise, WeightError> {
     }
     let norm = l.sub("batch_norm");
     match c.conv_norm {
-        ConvNorm::Layer => Ok((kernel, bias, Some(LayerNorm::load(&norm, d, EPS)?))),
+        ConvNorm::Layer => Ok((kernel.into(), bias.map(Vector::from), Some(LayerNorm::load(&norm, d, EPS)?))),
         ConvNorm::Batch => {
             let mean = norm.tensor("running_mean", &[d])?;
             let variance = norm.tensor("running_var", &[d])?;
@@ -249,7 +249,7 @@ fn depthwise(l: &Loader, c: &EncoderConfig) -> Result<Depthwise, WeightError> {
                 kernel.iter_mut().skip(i).step_by(d).for_each(|w| *w *= scale);
                 bias[i] = (bias[i] - mean[i]) * scale + shift.as_ref().map_or(0.0, |b| b[i]);
             }
-            Ok((kernel, Some(std::mem::take(bias)), None))
+            Ok((kernel.into(), Some(std::mem::take(bias).into()), None))
         }
     }
 }

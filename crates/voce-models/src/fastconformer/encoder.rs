@@ -1,6 +1,7 @@
 //! The encoder: mel rows in, rows for the head out, for many streams at once.
 
 use voce_nn::{Formats, Loader, WeightError};
+use voce_runtime::cuda::CudaError;
 use voce_runtime::{
     Buffer, ChunkSpan, ConvState, Exec, FrameSpan, KvCache, KvFormat, KvSpec, RelativePositions, Span,
 };
@@ -46,6 +47,8 @@ pub struct EncoderState {
     scratch: Scratch,
     x: Buffer,
     hidden: Buffer,
+    /// The language of each row.
+    languages: Vec<usize>,
     made: Vec<FrameSpan>,
     spans: Vec<Span>,
     chunks: Vec<ChunkSpan>,
@@ -122,10 +125,16 @@ impl Encoder {
             scratch: Scratch::new(),
             x: Buffer::new(1, c.dim),
             hidden: Buffer::new(1, 1),
+            languages: Vec::new(),
             made: Vec::with_capacity(slots),
             spans: Vec::with_capacity(slots),
             chunks: Vec::with_capacity(slots),
         }
+    }
+
+    /// Gives keys and values their memory where the executor's ops run, or says that there is not enough.
+    pub fn reserve(&self, exec: &mut Exec, state: &mut EncoderState) -> Result<(), CudaError> {
+        exec.reserve_cache(&mut state.cache)
     }
 
     /// Begins a stream in a slot.
@@ -145,7 +154,7 @@ impl Encoder {
         state: &'s mut EncoderState,
         mel: &Buffer,
         spans: &[FrameSpan],
-    ) -> (&'s Buffer, &'s [Span]) {
+    ) -> (&'s mut Buffer, &'s [Span]) {
         let s = state;
         self.subsampling.run(exec, &mut s.subsampling, mel, spans, &mut s.made, &mut s.x);
         s.spans.clear();
@@ -165,7 +174,7 @@ impl Encoder {
             });
         }
         if longest == 0 {
-            return (&s.x, &s.spans);
+            return (&mut s.x, &s.spans);
         }
         if let Positions::Full(projections) = &self.positions {
             self.make_room(exec, projections, s, longest);
@@ -190,11 +199,12 @@ impl Encoder {
         }
         if let Some(prompt) = &self.prompt {
             let rows = s.spans.iter().map(|s| s.rows).sum();
-            let languages =
-                s.spans.iter().flat_map(|p| std::iter::repeat_n(s.shapes[p.slot].language, p.rows));
-            prompt.run(exec, rows, languages, &mut s.x, &mut s.hidden);
+            s.languages.clear();
+            s.languages
+                .extend(s.spans.iter().flat_map(|p| std::iter::repeat_n(s.shapes[p.slot].language, p.rows)));
+            prompt.run(exec, rows, &s.languages, &mut s.x, &mut s.hidden);
         }
-        (&s.x, &s.spans)
+        (&mut s.x, &s.spans)
     }
 
     /// Tabulates distances and makes rings long enough for an utterance.
@@ -238,9 +248,9 @@ impl EncoderState {
     /// Bytes that a slot's state takes.
     pub fn bytes_per_slot(&self) -> usize {
         let slots = self.shapes.len();
-        let stages: usize = self.subsampling.stages().iter().map(|s| s.save(0).1.len() * 4).sum();
+        let stages: usize = self.subsampling.stages().iter().map(|s| s.slot_len() * 4).sum();
         self.cache.spec().bytes() / slots
             + stages
-            + self.convs.iter().map(|c| c.save(0).len() * 4).sum::<usize>()
+            + self.convs.iter().map(|c| c.slot_len() * 4).sum::<usize>()
     }
 }

@@ -33,10 +33,11 @@ impl PositionProjections {
             sinusoid(farthest as f32 - i as f32, table.row_mut(i));
         }
         let mut projected = Buffer::new(n, self.dim);
-        let arena = WeightArena::new();
+        let arena = exec.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()));
         let mut values = vec![0f32; n * head];
         let mut layer = |linear: &Linear| {
             linear.run(exec, &table, n, &mut projected);
+            exec.fetch(&mut projected, n);
             let heads: Vec<Matrix> = (0..self.heads)
                 .map(|h| {
                     for (i, to) in values.chunks_exact_mut(head).enumerate() {

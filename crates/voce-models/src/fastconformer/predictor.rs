@@ -32,23 +32,26 @@ impl Lanes {
         &self.out
     }
 
+    /// Brings the first lanes to where [`Lanes::save`] can read them.
+    pub fn fetch(&mut self, exec: &mut Exec, lanes: usize) {
+        exec.fetch(&mut self.state, lanes);
+        exec.fetch(&mut self.out, lanes);
+    }
+
     /// Copies a lane to `to`: state, then output.
     pub fn save(&self, lane: usize, to: &mut Vec<f32>) {
         to.extend_from_slice(self.state.row(lane));
         to.extend_from_slice(self.out.row(lane));
     }
 
-    /// Puts a saved lane back.
-    pub fn restore(&mut self, lane: usize, from: &[f32]) {
-        let (state, out) = from.split_at(self.state.cols());
-        self.state.row_mut(lane).copy_from_slice(state);
-        self.out.row_mut(lane).copy_from_slice(out);
-    }
-
-    /// Makes a lane the state before the first label.
-    pub fn clear(&mut self, lane: usize) {
-        self.state.row_mut(lane).fill(0.0);
-        self.out.row_mut(lane).fill(0.0);
+    /// Puts saved lanes back, one after the other in `from`; zeros are the state before the first label.
+    pub fn restore(&mut self, exec: &mut Exec, lanes: &[usize], from: &[f32]) {
+        let (width, all) = (self.state.cols(), self.state.cols() + self.out.cols());
+        let part = |range: std::ops::Range<usize>| -> Vec<f32> {
+            from.chunks_exact(all).flat_map(|lane| lane[range.clone()].iter().copied()).collect()
+        };
+        exec.set_rows(&mut self.state, lanes, &part(0..width));
+        exec.set_rows(&mut self.out, lanes, &part(width..all));
     }
 }
 
@@ -85,6 +88,7 @@ pub struct PredictorScratch {
     top: Buffer,
     projected: Buffer,
     lstm: LstmScratch,
+    labels: Vec<usize>,
 }
 
 impl Predictor {
@@ -128,6 +132,7 @@ impl Predictor {
             top: Buffer::new(rows, self.hidden),
             projected: Buffer::new(rows, self.joint),
             lstm: self.lstm.scratch(rows),
+            labels: Vec::with_capacity(rows),
         }
     }
 
@@ -140,18 +145,16 @@ impl Predictor {
         if scratch.x.rows() < rows {
             *scratch = self.scratch(rows.next_power_of_two());
         }
-        for (r, &label) in moves.labels.iter().enumerate() {
-            let x = scratch.x.row_mut(r);
-            if label as usize >= self.blank { x.fill(0.0) } else { self.embedding.lookup(label as usize, x) }
-        }
+        scratch.labels.clear();
+        scratch.labels.extend(moves.labels.iter().map(|&l| {
+            let label = l as usize;
+            if label < self.blank { label } else { usize::MAX }
+        }));
+        self.embedding.embed(exec, &scratch.labels, &mut scratch.x);
         self.lstm.step(exec, &scratch.x, &moves.from, &moves.to, &mut lanes.state, &mut scratch.lstm);
-        for (r, &lane) in moves.to.iter().enumerate() {
-            scratch.top.row_mut(r).copy_from_slice(&lanes.state.row(lane)[self.lstm.output()]);
-        }
+        exec.gather_rows(&lanes.state, &moves.to, self.lstm.output().start, &mut scratch.top);
         self.project.run(exec, &scratch.top, rows, &mut scratch.projected);
-        for (r, &lane) in moves.to.iter().enumerate() {
-            lanes.out.row_mut(lane).copy_from_slice(scratch.projected.row(r));
-        }
+        exec.scatter_rows(&scratch.projected, &moves.to, &mut lanes.out);
     }
 
     /// Bytes that one step reads.

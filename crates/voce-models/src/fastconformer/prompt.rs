@@ -10,7 +10,7 @@ pub(super) struct Prompt {
     /// The first layer's part over the row.
     first: Linear,
     /// Its part over the one-hot, bias added: a row per language slot.
-    languages: Vec<Vec<f32>>,
+    languages: Buffer,
     second: Linear,
 }
 
@@ -21,20 +21,22 @@ impl Prompt {
         let bias = first.optional("bias", &[c.hidden])?.unwrap_or_else(|| vec![0.0; c.hidden]);
         let rows: Vec<f32> =
             values.chunks_exact(dim + c.slots).flat_map(|row| row[..dim].iter().copied()).collect();
-        let language = |slot: usize| {
+        let mut languages = Buffer::new(c.slots, c.hidden);
+        for slot in 0..c.slots {
             let column = values.iter().skip(dim + slot).step_by(dim + c.slots);
-            column.zip(&bias).map(|(w, b)| w + b).collect()
-        };
+            let to = languages.row_mut(slot).iter_mut();
+            to.zip(column.zip(&bias)).for_each(|(to, (w, b))| *to = w + b);
+        }
         Ok(Self {
             first: Linear::from_values(&first, f.linear, c.hidden, dim, &rows),
-            languages: (0..c.slots).map(language).collect(),
+            languages,
             second: Linear::load(&l.sub("prompt_kernel").sub(2), dim, c.hidden, f.linear)?,
         })
     }
 
     /// Languages it has slots for.
     pub(super) fn slots(&self) -> usize {
-        self.languages.len()
+        self.languages.rows()
     }
 
     /// Runs over `rows` rows in place; `languages` gives the slot of each.
@@ -42,14 +44,12 @@ impl Prompt {
         &self,
         exec: &mut Exec,
         rows: usize,
-        languages: impl Iterator<Item = usize>,
+        languages: &[usize],
         x: &mut Buffer,
         hidden: &mut Buffer,
     ) {
         hidden.shape(rows, self.first.matrix().outputs());
-        for (r, language) in languages.enumerate() {
-            hidden.row_mut(r).copy_from_slice(&self.languages[language]);
-        }
+        exec.gather_rows(&self.languages, languages, 0, hidden);
         let mut op = self.first.op(&*x, rows);
         op.gate = Gate::Add;
         exec.linear(&op, hidden);

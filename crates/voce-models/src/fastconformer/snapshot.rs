@@ -1,6 +1,6 @@
 //! A stream's encoder state as bytes: what it keeps of the past, whatever the ring's length or the slot.
 
-use voce_runtime::{KvFormat, KvIndex};
+use voce_runtime::{Exec, KvFormat};
 
 use super::Attention;
 use super::encoder::{Encoder, EncoderState, StreamShape};
@@ -15,7 +15,7 @@ pub struct SnapshotError(&'static str);
 
 impl Encoder {
     /// What a slot's stream needs to go on elsewhere.
-    pub fn save(&self, state: &EncoderState, slot: usize) -> Vec<u8> {
+    pub fn save(&self, exec: &mut Exec, state: &EncoderState, slot: usize) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let mut number = |v: usize| out.extend_from_slice(&(v as u64).to_le_bytes());
         let shape = state.shapes[slot];
@@ -30,29 +30,31 @@ impl Encoder {
         number(position);
         let mut floats = |v: &[f32]| v.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
         for conv in &state.convs {
-            floats(conv.save(slot));
+            floats(&exec.save_conv(conv, slot));
         }
         for stage in state.subsampling.stages() {
-            let (seen, rows) = stage.save(slot);
+            let (seen, rows) = exec.save_subsample(stage, slot);
             floats(&[f32::from_bits(seen as u32)]);
-            floats(rows);
+            floats(&rows);
         }
-        let mut row = vec![0f32; spec.head_dim];
-        for (at, kv) in self.places(state, slot, position) {
-            state.cache.read(at, kv, &mut row);
-            for x in &row {
-                match spec.format {
-                    KvFormat::F32 => out.extend_from_slice(&x.to_le_bytes()),
-                    // The value was rounded when it was written: its upper half is all of it.
-                    KvFormat::Bf16 => out.extend_from_slice(&((x.to_bits() >> 16) as u16).to_le_bytes()),
-                }
+        for x in exec.read_cache(&state.cache, slot, self.kept(position)) {
+            match spec.format {
+                KvFormat::F32 => out.extend_from_slice(&x.to_le_bytes()),
+                // The value was rounded when it was written: its upper half is all of it.
+                KvFormat::Bf16 => out.extend_from_slice(&((x.to_bits() >> 16) as u16).to_le_bytes()),
             }
         }
         out
     }
 
     /// Puts a saved stream into a slot.
-    pub fn restore(&self, state: &mut EncoderState, slot: usize, bytes: &[u8]) -> Result<(), SnapshotError> {
+    pub fn restore(
+        &self,
+        exec: &mut Exec,
+        state: &mut EncoderState,
+        slot: usize,
+        bytes: &[u8],
+    ) -> Result<(), SnapshotError> {
         let mut from = Reader(bytes);
         if from.take(8)? != MAGIC {
             return Err(SnapshotError("it was not written by this version"));
@@ -78,47 +80,32 @@ impl Encoder {
         }
         self.start(state, slot, shape);
         for conv in &mut state.convs {
-            let rows = from.floats(conv.save(slot).len())?;
-            conv.restore(slot, &rows);
+            let rows = from.floats(conv.slot_len())?;
+            exec.restore_conv(conv, slot, &rows);
         }
         for stage in state.subsampling.stages_mut() {
             let seen = from.floats(1)?[0].to_bits() as usize;
-            let rows = from.floats(stage.save(slot).1.len())?;
-            stage.restore(slot, seen, &rows);
+            let rows = from.floats(stage.slot_len())?;
+            exec.restore_subsample(stage, slot, seen, &rows);
         }
         state.cache.advance(slot, position);
-        let mut row = vec![0f32; spec.head_dim];
-        for (at, kv) in self.places(state, slot, position) {
-            match spec.format {
-                KvFormat::F32 => row = from.floats(spec.head_dim)?,
-                KvFormat::Bf16 => from.halves(&mut row)?,
-            }
-            state.cache.write(at, kv, &row);
-        }
+        let kept = self.kept(position);
+        let count = 2 * spec.layers * spec.kv_heads * kept.len() * spec.head_dim;
+        let values = match spec.format {
+            KvFormat::F32 => from.floats(count)?,
+            KvFormat::Bf16 => from.halves(count)?,
+        };
+        exec.write_cache(&mut state.cache, slot, kept, &values);
         if from.0.is_empty() { Ok(()) } else { Err(SnapshotError("it is too long")) }
     }
 
-    /// Where a stream that has come to `end` keeps keys (0) and values (1).
-    fn places(
-        &self,
-        state: &EncoderState,
-        slot: usize,
-        end: usize,
-    ) -> impl Iterator<Item = (KvIndex, usize)> + use<> {
-        let spec = *state.cache.spec();
+    /// The positions that a stream which has come to `end` still sees.
+    fn kept(&self, end: usize) -> std::ops::Range<usize> {
         let left = match &self.config().attention {
             Attention::Full => 0,
             Attention::Chunked { left, .. } => *left,
         };
-        let positions = end.saturating_sub(left)..end;
-        (0..spec.layers).flat_map(move |layer| {
-            let positions = positions.clone();
-            (0..spec.kv_heads).flat_map(move |head| {
-                positions
-                    .clone()
-                    .flat_map(move |position| [0, 1].map(|kv| (KvIndex { layer, slot, head, position }, kv)))
-            })
-        })
+        end.saturating_sub(left)..end
     }
 }
 
@@ -142,11 +129,9 @@ impl<'a> Reader<'a> {
         Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
     }
 
-    fn halves(&mut self, out: &mut [f32]) -> Result<(), SnapshotError> {
-        let bytes = self.take(2 * out.len())?;
-        for (x, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-            *x = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
-        }
-        Ok(())
+    fn halves(&mut self, n: usize) -> Result<Vec<f32>, SnapshotError> {
+        let bytes = self.take(2 * n)?;
+        let wide = |b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+        Ok(bytes.as_chunks::<2>().0.iter().map(wide).collect())
     }
 }

@@ -1,14 +1,14 @@
 //! From mel frames to encoder rows: strided convolutions that halve time and frequency, and a projection.
 
 use voce_nn::{Formats, Linear, Loader, WeightError};
-use voce_runtime::{Activation, Buffer, Exec, FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
+use voce_runtime::{Activation, Buffer, Exec, FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState, Vector};
 
 use super::EncoderConfig;
 
 /// A strided convolution and, except after the first, the product over channels that follows it.
 struct Stage {
-    kernel: Vec<f32>,
-    bias: Option<Vec<f32>>,
+    kernel: Vector,
+    bias: Option<Vector>,
     pointwise: Option<Linear>,
     bins: usize,
     channels: usize,
@@ -43,7 +43,7 @@ impl Subsampling {
             for (channel, taps) in values.chunks_exact(9).enumerate() {
                 taps.iter().enumerate().for_each(|(tap, w)| kernel[tap * channels + channel] = *w);
             }
-            let bias = convolution.optional("bias", &[channels])?;
+            let bias = convolution.optional("bias", &[channels])?.map(Vector::from);
             let pointwise = (i > 0)
                 .then(|| {
                     let l = conv.sub(3 * i);
@@ -53,7 +53,7 @@ impl Subsampling {
                 })
                 .transpose()?;
             let inputs = if i == 0 { 1 } else { channels };
-            stages.push(Stage { kernel, bias, pointwise, bins, channels: inputs });
+            stages.push(Stage { kernel: kernel.into(), bias, pointwise, bins, channels: inputs });
             bins = SubsampleSpec { slots: 1, bins, channels, left }.out_bins();
         }
         let out = l.sub("out");
@@ -114,7 +114,7 @@ impl Subsampling {
                 x: if i == 0 { mel } else { mixed },
                 spans: before,
                 kernel: &stage.kernel,
-                bias: stage.bias.as_deref(),
+                bias: stage.bias.as_ref(),
                 act: if stage.pointwise.is_none() { Activation::Relu } else { Activation::None },
             };
             exec.subsample(&op, kept, convolved);

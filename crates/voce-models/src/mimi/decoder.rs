@@ -1,7 +1,8 @@
 //! From latent frames to samples.
 
 use voce_nn::{
-    DepthwiseUpsample, Formats, Linear, Loader, Transformer, TransformerShape, TransformerState, WeightError,
+    DepthwiseUpsample, Formats, Linear, Loader, Transformer, TransformerShape, TransformerState, Watch,
+    WeightError,
 };
 use voce_runtime::{Buffer, ConvState, Exec, Span};
 
@@ -130,7 +131,7 @@ impl MimiDecoder {
         spans: &[Span],
         latents: &[f32],
     ) -> &'s [f32] {
-        self.decode_watched(exec, state, spans, latents, &mut |_, _| ())
+        self.decode_watched(exec, state, spans, latents, None)
     }
 
     /// As [`MimiDecoder::decode`], showing each stage's rows.
@@ -140,17 +141,19 @@ impl MimiDecoder {
         state: &'s mut MimiDecoderState,
         spans: &[Span],
         latents: &[f32],
-        watch: &mut dyn FnMut(Stage, &[f32]),
+        watch: StageWatch<'_>,
     ) -> &'s [f32] {
+        let mut watch = Watcher(watch);
         let frames: usize = spans.iter().map(|s| s.rows).sum();
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
         let rows = frames * self.steps;
         state.audio.clear();
+        state.latents.discard();
         state.latents.head_mut(frames).copy_from_slice(latents);
         self.proj.run(exec, &state.latents, frames, &mut state.projected);
-        watch(Stage::Quantizer, state.projected.head(frames));
+        watch.show(exec, Stage::Quantizer, &mut state.projected, frames);
         self.upsample.run(exec, &state.projected, spans, &mut state.upsample, &mut state.upsampled);
-        watch(Stage::Upsample, state.upsampled.head(rows));
+        watch.show(exec, Stage::Upsample, &mut state.upsampled, rows);
         state.spans.clear();
         state.spans.extend(spans.iter().map(|s| Span { slot: s.slot, rows: s.rows * self.steps }));
         let x = match (&self.input_proj, &mut state.wide) {
@@ -160,8 +163,8 @@ impl MimiDecoder {
             }
             _ => &mut state.upsampled,
         };
-        self.transformer.run_watched(exec, x, &state.spans, &mut state.transformer, |i, x| {
-            watch(Stage::TransformerLayer(i), x.head(rows));
+        watch.each(Stage::TransformerLayer, |w| {
+            self.transformer.run_watched(exec, x, &state.spans, &mut state.transformer, w);
         });
         let x = match (&self.output_proj, &mut state.output) {
             (Some(proj), Some(out)) => {
@@ -170,19 +173,29 @@ impl MimiDecoder {
             }
             _ => x,
         };
-        watch(Stage::Transformer, x.head(rows));
+        watch.show(exec, Stage::Transformer, x, rows);
         let [low, high] = &mut state.seanet;
-        low.input().head_mut(rows).copy_from_slice(x.head(rows));
-        self.seanet[0].run(exec, &state.spans, low, |i, x| watch(Stage::Seanet(i), x));
-        let (low, width) = (low.output(), low.output().cols());
+        exec.copy_head(x, 0, low.input(), rows);
+        watch.each(Stage::Seanet, |w| self.seanet[0].run(exec, &state.spans, low, w));
+        let low = low.output();
         let frame_rows = self.seanet[0].rows(self.steps);
+        if exec.device().is_some() {
+            // A device wants all rows there are.
+            high.grow(&self.seanet[1], state.max_frames * frame_rows);
+            exec.copy_head(low, 0, high.input(), frames * frame_rows);
+            state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
+            watch.each(Stage::Seanet, |w| self.seanet[1].run(exec, &state.spans, high, w));
+            let samples = frames * self.frame_size();
+            exec.fetch(high.output(), samples);
+            state.audio.extend_from_slice(high.output().head(samples));
+            return &state.audio;
+        }
         let mut frame = 0;
         for s in spans {
             for _ in 0..s.rows {
-                let part = frame * frame_rows * width..(frame + 1) * frame_rows * width;
-                high.input().head_mut(frame_rows).copy_from_slice(&low.head((frame + 1) * frame_rows)[part]);
+                exec.copy_head(low, frame * frame_rows, high.input(), frame_rows);
                 let span = [Span { slot: s.slot, rows: frame_rows }];
-                self.seanet[1].run(exec, &span, high, |i, x| watch(Stage::Seanet(i), x));
+                watch.each(Stage::Seanet, |w| self.seanet[1].run(exec, &span, high, w));
                 state.audio.extend_from_slice(high.output().head(self.frame_size()));
                 frame += 1;
             }
@@ -213,6 +226,30 @@ impl MimiDecoderState {
     /// Frames that one call takes.
     pub fn max_frames(&self) -> usize {
         self.max_frames
+    }
+}
+
+/// Who looks at the codec's stages.
+pub type StageWatch<'a> = Option<&'a mut dyn FnMut(Stage, &[f32])>;
+
+/// Whoever watches the codec's stages, if anybody does.
+pub(super) struct Watcher<'a>(pub StageWatch<'a>);
+
+impl Watcher<'_> {
+    /// Shows the first rows of a buffer.
+    pub(super) fn show(&mut self, exec: &mut Exec, stage: Stage, rows: &mut Buffer, count: usize) {
+        if let Some(watch) = &mut self.0 {
+            exec.fetch(rows, count);
+            watch(stage, rows.head(count));
+        }
+    }
+
+    /// Runs something that shows stages by their numbers.
+    pub(super) fn each(&mut self, stage: impl Fn(usize) -> Stage, run: impl FnOnce(Watch<'_>)) {
+        match &mut self.0 {
+            Some(watch) => run(Some(&mut |i, rows| watch(stage(i), rows))),
+            None => run(None),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use voce_nn::{
 use voce_runtime::{Activation, Buffer, ConvState, Exec, Span};
 
 use super::config::MimiConfig;
-use super::decoder::Stage;
+use super::decoder::{Stage, StageWatch, Watcher};
 use super::seanet::{Seanet, SeanetState};
 
 /// The encoder half of Mimi.
@@ -88,7 +88,7 @@ impl MimiEncoder {
 
     /// Encodes whole frames of samples; the latents follow each other.
     pub fn encode<'s>(&self, exec: &mut Exec, state: &'s mut MimiEncoderState, samples: &[f32]) -> &'s [f32] {
-        self.encode_watched(exec, state, samples, &mut |_, _| ())
+        self.encode_watched(exec, state, samples, None)
     }
 
     /// As [`MimiEncoder::encode`], showing each stage's rows.
@@ -97,35 +97,39 @@ impl MimiEncoder {
         exec: &mut Exec,
         state: &'s mut MimiEncoderState,
         samples: &[f32],
-        watch: &mut dyn FnMut(Stage, &[f32]),
+        watch: StageWatch<'_>,
     ) -> &'s [f32] {
+        let mut watch = Watcher(watch);
         let frames = samples.len() / self.frame_size();
         assert_eq!(frames * self.frame_size(), samples.len(), "whole frames");
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
         let rows = frames * self.steps;
-        state.seanet.input().head_mut(samples.len()).copy_from_slice(samples);
+        let input = state.seanet.input();
+        input.discard();
+        input.head_mut(samples.len()).copy_from_slice(samples);
         let span = [Span { slot: 0, rows: samples.len() }];
-        self.seanet.run(exec, &span, &mut state.seanet, |i, x| watch(Stage::Seanet(i), x));
+        watch.each(Stage::Seanet, |w| self.seanet.run(exec, &span, &mut state.seanet, w));
         let out = state.seanet.output();
         match &self.input_proj {
             Some(proj) => proj.run(exec, out, rows, &mut state.wide),
-            None => state.wide.head_mut(rows).copy_from_slice(out.head(rows)),
+            None => exec.copy_head(out, 0, &mut state.wide, rows),
         }
         let span = [Span { slot: 0, rows }];
-        self.transformer.run_watched(exec, &mut state.wide, &span, &mut state.transformer, |i, x| {
-            watch(Stage::TransformerLayer(i), x.head(rows));
+        watch.each(Stage::TransformerLayer, |w| {
+            self.transformer.run_watched(exec, &mut state.wide, &span, &mut state.transformer, w);
         });
         let x = match &self.output_proj {
             Some(proj) => {
                 proj.run(exec, &state.wide, rows, &mut state.output);
-                &state.output
+                &mut state.output
             }
-            None => &state.wide,
+            None => &mut state.wide,
         };
-        watch(Stage::Transformer, x.head(rows));
+        watch.show(exec, Stage::Transformer, x, rows);
         let io = ConvIo { spans: &span, pre: Activation::None, add: false };
         self.downsample.run(exec, x, io, &mut state.downsample, &mut state.latents);
-        watch(Stage::Downsample, state.latents.head(frames));
+        watch.show(exec, Stage::Downsample, &mut state.latents, frames);
+        exec.fetch(&mut state.latents, frames);
         state.latents.head(frames)
     }
 }

@@ -6,5 +6,5 @@ mod encoder;
 mod seanet;
 
 pub use config::{CodecTransformerConfig, MimiConfig, PadMode, QuantizerConfig, SeanetConfig};
-pub use decoder::{LatentScale, MimiDecoder, MimiDecoderState, Stage};
+pub use decoder::{LatentScale, MimiDecoder, MimiDecoderState, Stage, StageWatch};
 pub use encoder::{MimiEncoder, MimiEncoderState};

@@ -1,6 +1,6 @@
 //! SEANet: stacks of causal convolutions between positions and samples.
 
-use voce_nn::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, Loader, Padding, WeightError};
+use voce_nn::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, Loader, Padding, Watch, WeightError};
 use voce_runtime::{Activation, Buffer, ConvState, Exec, Format, Span};
 
 use super::config::{PadMode, SeanetConfig};
@@ -11,7 +11,7 @@ enum Stage {
     /// ELU, then a transposed convolution.
     Up(ConvTranspose1d, usize),
     /// `x + conv(ELU(conv(ELU(x))))`.
-    Residual(Conv1d, Conv1d),
+    Residual(Box<[Conv1d; 2]>),
 }
 
 /// A stack of stages, each with its index in the checkpoint.
@@ -86,7 +86,8 @@ impl Seanet {
                     rows *= ratio;
                     (vec![c.state(slots)], Some(Buffer::new(rows, c.outputs())), None)
                 }
-                Stage::Residual(a, b) => {
+                Stage::Residual(pair) => {
+                    let [a, b] = &**pair;
                     (vec![a.state(slots), b.state(slots)], None, Some(Buffer::new(rows, a.config().outputs)))
                 }
             };
@@ -98,13 +99,7 @@ impl Seanet {
     }
 
     /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`].
-    pub(super) fn run(
-        &self,
-        exec: &mut Exec,
-        spans: &[Span],
-        state: &mut SeanetState,
-        mut watch: impl FnMut(usize, &[f32]),
-    ) {
+    pub(super) fn run(&self, exec: &mut Exec, spans: &[Span], state: &mut SeanetState, mut watch: Watch<'_>) {
         let SeanetState { convs, buffers, hidden, spans: now } = state;
         now.clear();
         now.extend_from_slice(spans);
@@ -129,7 +124,8 @@ impl Seanet {
                     now.iter_mut().for_each(|s| s.rows *= ratio);
                     at += 1;
                 }
-                Stage::Residual(a, b) => {
+                Stage::Residual(pair) => {
+                    let [a, b] = &**pair;
                     let h = hidden.as_mut().expect("made for residual stages");
                     let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
                     let [first, second] = &mut convs[..] else { unreachable!("two convolutions") };
@@ -137,8 +133,11 @@ impl Seanet {
                     b.run(exec, h, ConvIo { add: true, ..io }, second, &mut buffers[at]);
                 }
             }
-            let rows = now.iter().map(|s| s.rows).sum();
-            watch(*index, buffers[at].head(rows));
+            if let Some(watch) = &mut watch {
+                let rows = now.iter().map(|s| s.rows).sum();
+                exec.fetch(&mut buffers[at], rows);
+                watch(*index, buffers[at].head(rows));
+            }
         }
     }
 
@@ -166,7 +165,7 @@ impl Seanet {
                     rows *= ratio;
                     macs
                 }
-                Stage::Residual(a, b) => rows * (a.macs() + b.macs()),
+                Stage::Residual(pair) => rows * pair.iter().map(Conv1d::macs).sum::<usize>(),
             })
             .sum()
     }
@@ -178,21 +177,29 @@ impl Seanet {
             .map(|(_, stage)| match stage {
                 Stage::Conv(_, c) => c.bytes(),
                 Stage::Up(c, _) => c.bytes(),
-                Stage::Residual(a, b) => a.bytes() + b.bytes(),
+                Stage::Residual(pair) => pair.iter().map(Conv1d::bytes).sum(),
             })
             .sum()
     }
 }
 
 impl SeanetState {
+    /// Makes room for calls of up to `rows` input rows; streams in progress go on as before.
+    pub(super) fn grow(&mut self, seanet: &Seanet, rows: usize) {
+        if self.buffers[0].rows() < rows {
+            let larger = seanet.state(0, rows);
+            (self.buffers, self.hidden) = (larger.buffers, larger.hidden);
+        }
+    }
+
     /// Where the input rows go.
     pub(super) fn input(&mut self) -> &mut Buffer {
         &mut self.buffers[0]
     }
 
     /// The last stage's rows.
-    pub(super) fn output(&self) -> &Buffer {
-        self.buffers.last().expect("a stack has stages")
+    pub(super) fn output(&mut self) -> &mut Buffer {
+        self.buffers.last_mut().expect("a stack has stages")
     }
 
     /// Starts a slot anew.
@@ -258,7 +265,7 @@ impl<'a> Builder<'a> {
             let b = self.shape(hidden, width, 1);
             let a = Conv1d::load(&l.sub(1).sub("conv"), a, self.format)?;
             let b = Conv1d::load(&l.sub(3).sub("conv"), b, self.format)?;
-            self.push(Stage::Residual(a, b));
+            self.push(Stage::Residual(Box::new([a, b])));
         }
         Ok(())
     }

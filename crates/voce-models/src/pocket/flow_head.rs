@@ -1,13 +1,13 @@
 //! The sampler head: an MLP with adaptive norms that turns noise into a latent.
 
 use voce_nn::{LayerNorm, Linear, Loader, WeightError};
-use voce_runtime::{Activation, Buffer, Exec, Format, Gate, Modulation, Norm};
+use voce_runtime::{Activation, Buffer, Exec, Format, Gate, Modulation, Norm, Vector};
 
 use super::config::{FlowConfig, FlowType};
 
 struct Block {
-    norm_weight: Vec<f32>,
-    norm_bias: Vec<f32>,
+    norm_weight: Vector,
+    norm_bias: Vector,
     first: Linear,
     second: Linear,
 }
@@ -35,7 +35,7 @@ pub struct FlowHeadState {
     current: Buffer,
     out: Buffer,
     /// Condition bias of each step, for the step count they were made for.
-    step_bias: Vec<Vec<f32>>,
+    step_bias: Vec<Vector>,
 }
 
 impl FlowHead {
@@ -63,8 +63,8 @@ impl FlowHead {
             let l = l.sub("res_blocks").sub(i);
             gather(&l, 3 * dim)?;
             blocks.push(Block {
-                norm_weight: l.tensor("in_ln.weight", &[dim])?,
-                norm_bias: l.tensor("in_ln.bias", &[dim])?,
+                norm_weight: l.tensor("in_ln.weight", &[dim])?.into(),
+                norm_bias: l.tensor("in_ln.bias", &[dim])?.into(),
                 first: Linear::load(&l.sub("mlp.0"), dim, dim, format)?,
                 second: Linear::load(&l.sub("mlp.2"), dim, dim, format)?,
             });
@@ -108,12 +108,13 @@ impl FlowHead {
         noise: &[f32],
         steps: usize,
         s: &'s mut FlowHeadState,
-    ) -> &'s [f32] {
+    ) -> &'s mut Buffer {
         let rows = noise.len() / self.latent;
         let steps = if self.time.is_empty() { 1 } else { steps };
         if s.step_bias.len() != steps {
-            s.step_bias = (0..steps).map(|i| self.step_bias(i, steps)).collect();
+            s.step_bias = (0..steps).map(|i| self.step_bias(i, steps).into()).collect();
         }
+        s.current.discard();
         s.current.head_mut(rows).copy_from_slice(noise);
         for step in 0..steps {
             let mut op = self.cond_embed.op(cond, rows);
@@ -150,15 +151,12 @@ impl FlowHead {
                 modulation: Some(Modulation { shift: part(at), scale: part(at + 1) }),
             };
             exec.linear(&op, &mut s.out);
-            let scale = 1.0 / steps as f32;
-            let out = s.out.head(rows);
-            let current = s.current.head_mut(rows);
             match self.kind {
-                FlowType::Drifting => current.copy_from_slice(out),
-                _ => current.iter_mut().zip(out).for_each(|(c, o)| *c += o * scale),
+                FlowType::Drifting => exec.copy_head(&s.out, 0, &mut s.current, rows),
+                _ => exec.add_scaled(&s.out, 1.0 / steps as f32, rows, &mut s.current),
             }
         }
-        s.current.head(rows)
+        &mut s.current
     }
 
     /// The condition's bias plus the mean of the time embeddings of a step.

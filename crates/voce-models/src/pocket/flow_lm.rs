@@ -1,7 +1,7 @@
 //! The language model over latents: voice, text and past frames in, the next frame out.
 
 use voce_nn::{
-    Embedding, Formats, LayerNorm, Linear, Loader, Transformer, TransformerShape, TransformerState,
+    Embedding, Formats, LayerNorm, Linear, Loader, Transformer, TransformerShape, TransformerState, Watch,
     WeightError,
 };
 use voce_runtime::{Buffer, Exec, Format, KvSpec, Span};
@@ -128,26 +128,28 @@ impl FlowLm {
     }
 
     /// Makes room for more positions; streams in progress go on as before.
-    pub fn grow(&self, state: &mut FlowLmState, positions: usize) {
+    pub fn grow(&self, exec: &mut Exec, state: &mut FlowLmState, positions: usize) {
         let slots = state.last.rows();
         let mut grown = self.state(slots, positions.max(state.positions));
         for slot in 0..slots {
-            grown.transformer.cache.copy_prefix(slot, state.cache(), slot, state.position(slot));
-            grown.last.row_mut(slot).copy_from_slice(state.last.row(slot));
+            let from = &state.transformer.cache;
+            exec.copy_prefix(&mut grown.transformer.cache, slot, from, slot, state.position(slot));
         }
+        exec.copy_head(&state.last, 0, &mut grown.last, slots);
         *state = grown;
     }
 
     /// Begins a stream: the voice's past, and no frame yet.
-    pub fn start(&self, state: &mut FlowLmState, slot: usize, voice: &Voice) {
-        state.transformer.cache.copy_prefix(slot, voice.cache(), 0, voice.positions());
-        state.last.row_mut(slot).copy_from_slice(&self.bos);
+    pub fn start(&self, exec: &mut Exec, state: &mut FlowLmState, slot: usize, voice: &Voice) {
+        exec.copy_prefix(&mut state.transformer.cache, slot, voice.cache(), 0, voice.positions());
+        exec.set_rows(&mut state.last, &[slot], &self.bos);
     }
 
     /// Feeds rows of the backbone's width (a voice prompt) to a slot.
     pub fn prefill_rows(&self, exec: &mut Exec, state: &mut FlowLmState, slot: usize, rows: &[f32]) {
         for part in rows.chunks(PREFILL_ROWS * self.dim) {
             let n = part.len() / self.dim;
+            state.x.discard();
             state.x.head_mut(n).copy_from_slice(part);
             let spans = [Span { slot, rows: n }];
             self.backbone.run(exec, &mut state.x, &spans, &mut state.transformer);
@@ -156,7 +158,7 @@ impl FlowLm {
 
     /// Feeds text to a slot. Tokens must be rows of the table.
     pub fn prefill_tokens(&self, exec: &mut Exec, state: &mut FlowLmState, slot: usize, tokens: &[u32]) {
-        self.prefill_watched(exec, state, slot, tokens, |_, _| ());
+        self.prefill_watched(exec, state, slot, tokens, None);
     }
 
     /// As [`FlowLm::prefill_tokens`], showing the rows after each layer (block by block).
@@ -166,24 +168,21 @@ impl FlowLm {
         state: &mut FlowLmState,
         slot: usize,
         tokens: &[u32],
-        mut watch: impl FnMut(usize, &[f32]),
+        mut watch: Watch<'_>,
     ) {
         for part in tokens.chunks(PREFILL_ROWS) {
             self.embed_tokens(exec, state, part);
             let spans = [Span { slot, rows: part.len() }];
-            let n = part.len();
-            self.backbone.run_watched(exec, &mut state.x, &spans, &mut state.transformer, |i, x| {
-                watch(i, x.head(n));
-            });
+            let watch = watch.as_mut().map(|w| &mut **w as &mut dyn FnMut(usize, &[f32]));
+            self.backbone.run_watched(exec, &mut state.x, &spans, &mut state.transformer, watch);
         }
     }
 
     /// Text embeddings of up to a block of tokens, in the first rows of `x`.
     fn embed_tokens(&self, exec: &mut Exec, state: &mut FlowLmState, tokens: &[u32]) {
         let to = if self.embed_proj.is_some() { &mut state.embedded } else { &mut state.x };
-        for (r, &t) in tokens.iter().enumerate() {
-            self.embed.lookup(t as usize, to.row_mut(r));
-        }
+        let tokens: Vec<usize> = tokens.iter().map(|&t| t as usize).collect();
+        self.embed.embed(exec, &tokens, to);
         if let Some(proj) = &self.embed_proj {
             proj.run(exec, &state.embedded, tokens.len(), &mut state.x);
         }
@@ -198,7 +197,7 @@ impl FlowLm {
         noise: &[f32],
         steps: usize,
     ) -> StepOutput<'s> {
-        self.step_watched(exec, state, live, noise, steps, |_, _| ())
+        self.step_watched(exec, state, live, noise, steps, None)
     }
 
     /// As [`FlowLm::step`], showing the rows after each layer.
@@ -209,18 +208,14 @@ impl FlowLm {
         live: &[usize],
         noise: &[f32],
         steps: usize,
-        mut watch: impl FnMut(usize, &[f32]),
+        watch: Watch<'_>,
     ) -> StepOutput<'s> {
         let rows = live.len();
         state.spans.clear();
         state.spans.extend(live.iter().map(|&slot| Span { slot, rows: 1 }));
-        for (r, &slot) in live.iter().enumerate() {
-            state.input.row_mut(r).copy_from_slice(state.last.row(slot));
-        }
+        exec.gather_rows(&state.last, live, 0, &mut state.input);
         self.input.run(exec, &state.input, rows, &mut state.x);
-        self.backbone.run_watched(exec, &mut state.x, &state.spans, &mut state.transformer, |i, x| {
-            watch(i, x.head(rows));
-        });
+        self.backbone.run_watched(exec, &mut state.x, &state.spans, &mut state.transformer, watch);
         let (cond, norm) = match (&self.z_proj, &mut state.z) {
             (Some(proj), Some(z)) => {
                 let mut op = proj.op(&state.x, rows);
@@ -236,11 +231,10 @@ impl FlowLm {
         }
         exec.linear(&op, &mut state.eos);
         let latents = self.head.sample(exec, cond, norm, noise, steps, &mut state.head);
-        for (r, &slot) in live.iter().enumerate() {
-            let latent = self.latent_dim();
-            state.last.row_mut(slot).copy_from_slice(&latents[r * latent..(r + 1) * latent]);
-        }
-        StepOutput { latents, eos: &state.eos }
+        exec.scatter_rows(latents, live, &mut state.last);
+        exec.fetch(latents, rows);
+        exec.fetch(&mut state.eos, rows);
+        StepOutput { latents: latents.head(rows), eos: &state.eos }
     }
 
     /// Bytes of backbone weights that a step reads.
@@ -281,8 +275,8 @@ impl FlowLmState {
     }
 
     /// Replaces the frame that a slot's next step continues from.
-    pub fn set_last(&mut self, slot: usize, latent: &[f32]) {
-        self.last.row_mut(slot).copy_from_slice(latent);
+    pub fn set_last(&mut self, exec: &mut Exec, slot: usize, latent: &[f32]) {
+        exec.set_rows(&mut self.last, &[slot], latent);
     }
 
     /// Starts a slot from nothing (no voice).

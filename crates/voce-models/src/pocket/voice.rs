@@ -2,6 +2,7 @@
 
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, WeightError, Weights};
+use voce_runtime::cuda::CudaError;
 use voce_runtime::{Exec, KvCache, KvIndex, KvSpec};
 
 use super::config::PocketConfig;
@@ -23,6 +24,9 @@ pub enum VoiceError {
     /// Longer than a prompt may be.
     #[error("a voice of {0} positions: {MAX_VOICE_POSITIONS} is the most")]
     TooLong(usize),
+    /// There is no room for it on the device.
+    #[error(transparent)]
+    Device(CudaError),
     /// The checkpoint has no encoder.
     #[error(
         "these weights have no voice encoder, so they cannot clone a voice from audio: \
@@ -70,8 +74,8 @@ impl Voice {
         let mut state = lm.state(1, positions.max(1));
         lm.prefill_rows(exec, &mut state, 0, rows);
         let mut cache = KvCache::new(lm.cache_spec(1, positions.max(1)));
-        cache.copy_prefix(0, state.cache(), 0, positions);
-        Ok(Self { cache, positions })
+        exec.copy_prefix(&mut cache, 0, state.cache(), 0, positions);
+        Self { cache, positions }.settled(exec)
     }
 
     /// Reads an exported voice: keys and values per layer, or conditioning rows that need a prefill.
@@ -131,7 +135,14 @@ impl Voice {
             return Err(VoiceError::Other(format!("it has more than this model's {} layers", spec.layers)));
         }
         cache.advance(0, positions);
-        Ok(Self { cache, positions })
+        Self { cache, positions }.settled(exec)
+    }
+
+    /// Where the executor's ops are, and ready for those of others.
+    fn settled(mut self, exec: &mut Exec) -> Result<Self, VoiceError> {
+        exec.reserve_cache(&mut self.cache).map_err(VoiceError::Device)?;
+        exec.finish();
+        Ok(self)
     }
 
     /// How many of the stored positions are filled: `offset`, or the length of an older `current_end`.
@@ -150,17 +161,17 @@ impl Voice {
     }
 
     /// The tensors of the published export.
-    pub fn export(&self) -> Vec<VoiceTensor> {
+    pub fn export(&self, exec: &mut Exec) -> Vec<VoiceTensor> {
         let s = *self.cache.spec();
         let mut tensors = Vec::new();
-        let mut head_row = vec![0f32; s.head_dim];
+        let kept = exec.read_cache(&self.cache, 0, 0..self.positions);
         for layer in 0..s.layers {
             let mut values = Vec::with_capacity(2 * self.positions * s.kv_heads * s.head_dim);
             for kv in 0..2 {
                 for position in 0..self.positions {
                     for head in 0..s.kv_heads {
-                        self.cache.read(KvIndex { layer, slot: 0, head, position }, kv, &mut head_row);
-                        values.extend_from_slice(&head_row);
+                        let row = ((layer * s.kv_heads + head) * self.positions + position) * 2 + kv;
+                        values.extend_from_slice(&kept[row * s.head_dim..][..s.head_dim]);
                     }
                 }
             }

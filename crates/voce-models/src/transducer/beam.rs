@@ -60,6 +60,18 @@ pub(super) struct BeamScratch {
     held: Vec<Held>,
     round: usize,
     pub labels: Vec<(f32, u32)>,
+    staging: Staging,
+}
+
+/// What is put into lanes and staged rows before a step.
+#[derive(Default)]
+struct Staging {
+    kept: Vec<usize>,
+    saved: Vec<f32>,
+    backlog_rows: Vec<usize>,
+    backlog: Vec<f32>,
+    from: Vec<usize>,
+    to: Vec<usize>,
 }
 
 impl Default for BeamScratch {
@@ -73,6 +85,7 @@ impl Default for BeamScratch {
             held: Vec::new(),
             round: 0,
             labels: Vec::new(),
+            staging: Staging::default(),
         }
     }
 }
@@ -98,7 +111,7 @@ impl Search {
     ) {
         let mut s = std::mem::take(&mut self.beam);
         let mut biased = std::mem::take(&mut self.biased);
-        if self.stage(t, frames, spans, states, flush, &mut s) {
+        if self.stage(exec, t, frames, spans, states, flush, &mut s) {
             self.predict(exec, t);
             while self.look_at_beams(exec, t, states, &mut s) {
                 let mut first = 0;
@@ -129,15 +142,17 @@ impl Search {
                 }
                 self.predict(exec, t);
             }
-            self.unstage(states, &mut s);
+            self.unstage(exec, states, &mut s);
         }
         self.biased = biased;
         self.beam = s;
     }
 
     /// Lays out lanes and frames of all beams. False if there are none.
+    #[allow(clippy::too_many_arguments)] // one call site
     fn stage<S: AsMut<SearchState>>(
         &mut self,
+        exec: &mut Exec,
         t: &Transducer,
         frames: &Buffer,
         spans: &[Span],
@@ -171,7 +186,9 @@ impl Search {
         if s.staged.rows() < row || s.staged.cols() != width {
             s.staged = Buffer::new(row.next_power_of_two(), width);
         }
-        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        let Staging { kept, saved, backlog_rows, backlog, from, to } = &mut s.staging;
+        [&mut *kept, backlog_rows, from, to].into_iter().for_each(Vec::clear);
+        [&mut *saved, backlog].into_iter().for_each(Vec::clear);
         self.moves.clear();
         let (mut first, mut runs) = (0, s.runs.iter().peekable());
         for (index, (state, span)) in states.iter_mut().zip(spans).enumerate() {
@@ -191,25 +208,26 @@ impl Search {
                     lane: run.lane,
                     fusion: state.options.fusion_start(),
                 });
-                lanes.clear(run.lane);
+                kept.push(run.lane);
+                saved.resize(saved.len() + t.predictor.lane_width(), 0.0);
                 s.held[run.lane] = Held { len: 0, ..NOTHING };
                 self.moves.push(self.blank, run.lane, run.lane);
             } else {
-                for (i, values) in beam.lanes.chunks_exact(t.predictor.lane_width()).enumerate() {
-                    lanes.restore(run.lane + i, values);
-                }
+                kept.extend((0..beam.lanes.len() / t.predictor.lane_width()).map(|i| run.lane + i));
+                saved.extend_from_slice(&beam.lanes);
                 beam.hyps.iter_mut().for_each(|h| h.lane += run.lane);
                 beam.hyps.iter().for_each(|h| s.held[h.lane] = Held { hash: h.hash, len: h.len, ..NOTHING });
             }
             let held = beam.backlog.len() / width;
-            for (i, values) in beam.backlog.chunks_exact(width).enumerate() {
-                s.staged.row_mut(run.row + i).copy_from_slice(values);
-            }
-            for (i, r) in given.enumerate() {
-                s.staged.row_mut(run.row + held + i).copy_from_slice(frames.row(r));
-            }
+            backlog_rows.extend(run.row..run.row + held);
+            backlog.extend_from_slice(&beam.backlog);
+            to.extend((0..given.len()).map(|i| run.row + held + i));
+            from.extend(given);
             state.frames += span.rows;
         }
+        self.lanes.as_mut().expect("a transducer has lanes").restore(exec, kept, saved);
+        exec.set_rows(&mut s.staged, backlog_rows, backlog);
+        exec.copy_rows(frames, from, &mut s.staged, to);
         true
     }
 
@@ -251,6 +269,7 @@ impl Search {
         self.log_sums.resize(self.log_sums.len().max(rows), 0.0);
         let classes = 0..self.blank as usize + 1;
         exec.top_k(&joint.logits, rows, classes, widest, &mut self.log_sums, &mut self.candidates);
+        exec.fetch(&mut joint.logits, rows);
         true
     }
 
@@ -265,8 +284,11 @@ impl Search {
     }
 
     /// Gives lanes and the frames that are still needed back to the states.
-    fn unstage<S: AsMut<SearchState>>(&mut self, states: &mut [S], s: &mut BeamScratch) {
-        let lanes = self.lanes.as_ref().expect("a transducer has lanes");
+    fn unstage<S: AsMut<SearchState>>(&mut self, exec: &mut Exec, states: &mut [S], s: &mut BeamScratch) {
+        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        lanes.fetch(exec, s.held.len());
+        let staged = s.runs.iter().map(|r| r.row + r.end - r.frame).max().unwrap_or(0);
+        exec.fetch(&mut s.staged, staged);
         for run in &s.runs {
             let state = states[run.index].as_mut();
             let SearchState { stable, kind, .. } = state;

@@ -40,14 +40,14 @@ pub(super) fn step(
         if c.index == blank || before == Some(c.index) || c.logit == f32::NEG_INFINITY {
             continue;
         }
-        let row = &logits.row(first + r)[..blank as usize];
-        let id = super::greedy::prefer(options, ctc.fusion, row, c.index, biased);
+        let row = logits.row(first + r);
+        let id = super::greedy::prefer(options, ctc.fusion, row, blank as usize, c.index, biased);
         if super::greedy::repeats_too_often(options, stable, id) {
             continue;
         }
         ctc.fusion = options.fusion_step(ctc.fusion, id).0;
         let log_prob = row[id as usize] - c.log_sum;
-        let confidence = super::greedy::sureness(options, c, id, &logits.row(first + r)[..=blank as usize]);
+        let confidence = super::greedy::sureness(options, c, id, row, blank as usize);
         ctc.score += f64::from(log_prob);
         stable.push(Token { id, frame, duration: 1, log_prob, confidence });
     }

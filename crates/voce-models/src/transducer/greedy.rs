@@ -35,19 +35,26 @@ pub(super) struct GreedyScratch {
     next: Vec<usize>,
     found: Vec<usize>,
     looks: Vec<usize>,
+    /// Lanes that are put back, and what they held.
+    kept: Vec<usize>,
+    saved: Vec<f32>,
+    /// Whether a stream of the step needs all logits and not only the best.
+    wants_logits: bool,
 }
 
 /// The label that phrases and language model would rather have, given that it is not a blank.
 pub(super) fn prefer(
     options: &SearchOptions,
     fusion: FusionState,
-    labels: &[f32],
+    logits: &[f32],
+    labels: usize,
     best: u32,
     biased: &mut Vec<f32>,
 ) -> u32 {
     if !options.fuses() {
         return best;
     }
+    let labels = &logits[..labels];
     biased.resize(labels.len(), 0.0);
     options.fusion_scores(fusion, biased);
     let (mut id, mut top) = (best, f32::NEG_INFINITY);
@@ -66,11 +73,11 @@ pub(super) fn repeats_too_often(options: &SearchOptions, tokens: &[Token], next:
 }
 
 /// The confidence of a label that was taken.
-pub(super) fn sureness(options: &SearchOptions, best: &Choice, id: u32, logits: &[f32]) -> f32 {
+pub(super) fn sureness(options: &SearchOptions, best: &Choice, id: u32, logits: &[f32], blank: usize) -> f32 {
     match options.confidence {
         Confidence::MaxProb if id == best.index => best.confidence,
         Confidence::MaxProb => (logits[id as usize] - best.log_sum).exp(),
-        other => other.of(logits),
+        other => other.of(&logits[..=blank]),
     }
 }
 
@@ -106,17 +113,28 @@ impl Search {
             }
             first += span.rows;
         }
+        if s.runs.is_empty() {
+            self.greedy = s;
+            return;
+        }
         self.reserve_lanes(t, s.runs.len());
-        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        s.kept.clear();
+        s.saved.clear();
+        s.wants_logits = false;
         for (lane, run) in s.runs.iter().enumerate() {
-            let Kind::Greedy(g) = &states[run.index].as_mut().kind else { continue };
+            let state = states[run.index].as_mut();
+            let Kind::Greedy(g) = &state.kind else { continue };
+            s.wants_logits |= state.options.fuses() || state.options.confidence != Confidence::MaxProb;
+            s.kept.push(lane);
             if g.lane.is_empty() {
-                lanes.clear(lane);
+                s.saved.resize(s.saved.len() + t.predictor.lane_width(), 0.0);
                 self.moves.push(self.blank, lane, lane);
             } else {
-                lanes.restore(lane, &g.lane);
+                s.saved.extend_from_slice(&g.lane);
             }
         }
+        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        lanes.restore(exec, &s.kept, &s.saved);
         self.predict(exec, t);
         s.searching.clear();
         s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].at < s.runs[i].rows));
@@ -130,7 +148,8 @@ impl Search {
             self.predict(exec, t);
             s.searching.extend(s.found.iter().copied().filter(|&i| s.runs[i].at < s.runs[i].rows));
         }
-        let lanes = self.lanes.as_ref().expect("a transducer has lanes");
+        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
+        lanes.fetch(exec, s.runs.len());
         for (lane, run) in s.runs.iter().enumerate() {
             let state = states[run.index].as_mut();
             state.frames += run.rows;
@@ -163,7 +182,15 @@ impl Search {
         let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
         t.joint.run(exec, &AddReluOp { a: frames, a_rows, b: lanes.out(), b_rows }, joint);
         self.choices.resize(rows.max(self.choices.len()), Choice::default());
-        exec.choose(&joint.logits, rows, 0..self.blank as usize + 1, Confidence::MaxProb, &mut self.choices);
+        let labels = self.blank as usize;
+        exec.choose(&joint.logits, rows, 0..labels + 1, Confidence::MaxProb, &mut self.choices);
+        if !t.durations.is_empty() {
+            self.durations.resize(rows.max(self.durations.len()), 0);
+            exec.argmax(&joint.logits, rows, labels + 1..t.joint.classes(), &mut self.durations);
+        }
+        if s.wants_logits {
+            exec.fetch(&mut joint.logits, rows);
+        }
     }
 
     /// Goes over what the joint said: blanks move on, the first label is taken.
@@ -180,20 +207,20 @@ impl Search {
             let mut label = None;
             for r in row..row + looks {
                 let c = self.choices[r];
-                let z = logits.row(r);
-                let duration = t.durations.get(best_of(&z[labels + 1..])).copied();
+                let z = if s.wants_logits { logits.row(r) } else { &[] };
+                let duration = self.durations.get(r).and_then(|&d| t.durations.get(d as usize)).copied();
                 let id = if c.index == self.blank || c.logit == f32::NEG_INFINITY {
                     self.blank
                 } else {
-                    prefer(options, g.fusion, &z[..labels], c.index, &mut self.biased)
+                    prefer(options, g.fusion, z, labels, c.index, &mut self.biased)
                 };
                 if id == self.blank || repeats_too_often(options, stable, id) {
                     run.at += duration.unwrap_or(1).max(1);
                     run.symbols = 0;
                     continue;
                 }
-                let log_prob = z[id as usize] - c.log_sum;
-                let confidence = sureness(options, &c, id, &z[..=labels]);
+                let log_prob = if id == c.index { c.log_prob() } else { z[id as usize] - c.log_sum };
+                let confidence = sureness(options, &c, id, z, labels);
                 let frame = *frames + run.at;
                 label = Some(Token { id, frame, duration: duration.unwrap_or(1), log_prob, confidence });
                 run.at += duration.unwrap_or(0);

@@ -37,6 +37,8 @@ pub struct Search {
     pub(super) moves: Moves,
     pub(super) pairs: Pairs,
     pub(super) choices: Vec<Choice>,
+    /// Indices of the best durations.
+    pub(super) durations: Vec<u32>,
     pub(super) candidates: Vec<Candidate>,
     /// Candidates per row.
     pub(super) width: usize,
@@ -63,6 +65,7 @@ impl Search {
             moves: Moves::default(),
             pairs: Pairs::default(),
             choices: Vec::new(),
+            durations: Vec::new(),
             candidates: Vec::new(),
             width: 1,
             log_sums: Vec::new(),
@@ -79,7 +82,7 @@ impl Search {
         &mut self,
         exec: &mut Exec,
         decoder: &Decoder,
-        frames: &Buffer,
+        frames: &mut Buffer,
         spans: &[Span],
         states: &mut [S],
     ) {
@@ -108,7 +111,7 @@ impl Search {
     fn ctc<S: AsMut<SearchState>>(
         &mut self,
         exec: &mut Exec,
-        logits: &Buffer,
+        logits: &mut Buffer,
         spans: &[Span],
         states: &mut [S],
     ) {
@@ -118,6 +121,7 @@ impl Search {
             let classes = 0..self.blank as usize + 1;
             exec.choose(logits, rows, classes, Confidence::MaxProb, &mut self.choices);
         }
+        exec.fetch(logits, rows);
         let mut first = 0;
         for (state, span) in states.iter_mut().zip(spans) {
             let (state, rows) = (state.as_mut(), first..first + span.rows);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::backend;
 use voce_models::fastconformer::{
     Attention, ConvNorm, EncoderConfig, FastConformerConfig, Head, Joint, MelConfig, MelNormalize, Moves,
     Predictor, PredictorConfig,
@@ -11,7 +12,7 @@ use voce_models::fastconformer::{
 use voce_models::transducer::{Decoder, Hypothesis, Ngram, Search, SearchOptions, SearchState, Token};
 use voce_nn::weights::{RandomWeights, Tensor};
 use voce_nn::{Formats, Loader, Precision, WeightError, Weights};
-use voce_runtime::{AddReluOp, Buffer, Exec, Isa, Span};
+use voce_runtime::{AddReluOp, Buffer, Exec, Span};
 
 pub const VOCAB: usize = 9;
 const DIM: usize = 12;
@@ -94,8 +95,8 @@ impl Model {
 
     pub fn with_durations(kind: Kind, seed: u64, durations: &[usize]) -> Self {
         let source = Loud(RandomWeights::new(seed, |name| name.ends_with("bias") || name.contains("bias_")));
-        let loader = Loader::new(Arc::new(source));
-        let formats = Formats::new(Precision::F32, Isa::from_env().unwrap());
+        let loader = backend::loader(Arc::new(source));
+        let formats = backend::formats(Precision::F32);
         let config = config(kind, durations);
         let decoder = Decoder::load(&loader, &config, formats).unwrap();
         Self { decoder, kind, loader, config, formats }
@@ -128,6 +129,7 @@ impl Model {
             let (a_rows, b_rows) = (vec![t; ends], (0..ends).collect::<Vec<_>>());
             let pairs = AddReluOp { a: frames, a_rows: &a_rows, b: lanes.out(), b_rows: &b_rows };
             joint.run(exec, &pairs, &mut looks);
+            exec.fetch(&mut looks.logits, ends);
             for u in 0..ends {
                 let z = looks.logits.row(u);
                 let classes = log_softmax(&z[..=VOCAB]);
@@ -174,7 +176,7 @@ impl Model {
         let mut part = Buffer::new(rows.len(), frames.cols());
         rows.clone().enumerate().for_each(|(i, r)| part.row_mut(i).copy_from_slice(frames.row(r)));
         let spans = [Span { slot: 0, rows: rows.len() }];
-        search.step(exec, &self.decoder, &part, &spans, state);
+        search.step(exec, &self.decoder, &mut part, &spans, state);
     }
 
     /// The readings of frames that come in the given cuts.

@@ -4,10 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use voce_models::fastconformer::{Encoder, FastConformerConfig, MelNormalize, canonical};
+use crate::backend;
+use voce_models::fastconformer::{
+    Encoder, EncoderState, FastConformerConfig, MelNormalize, StreamShape, canonical,
+};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, Precision, Weights};
-use voce_runtime::{Buffer, Exec, Isa};
+use voce_runtime::{Buffer, Exec, FrameSpan};
 
 /// One fixture folder at one precision.
 pub struct Case {
@@ -33,8 +36,8 @@ impl Case {
             Arc::new(SafetensorsFile::open(&dir.join("model.safetensors")).unwrap());
         Self {
             config,
-            formats: Formats::new(precision, Isa::from_env().unwrap()),
-            loader: Loader::new(canonical(source)),
+            formats: backend::formats(precision),
+            loader: backend::loader(canonical(source)),
             json: serde_json::from_str(&read("expected.json").unwrap()).unwrap(),
             expected: SafetensorsFile::open(&dir.join("expected.safetensors")).unwrap(),
         }
@@ -99,4 +102,40 @@ pub fn rows(from: &Buffer, range: std::ops::Range<usize>) -> Buffer {
         part.row_mut(to).copy_from_slice(from.row(r));
     }
     part
+}
+
+/// The look-aheads that the package was run with.
+pub fn look_aheads(case: &Case) -> Vec<usize> {
+    case.json["runs"].as_array().unwrap().iter().map(|r| r["lookahead"].as_u64().unwrap() as usize).collect()
+}
+
+/// Runs a clip in steps of `chunks[i]` chunks and calls `each` after each step.
+pub fn stream(
+    exec: &mut Exec,
+    encoder: &Encoder,
+    mel: &Buffer,
+    shape: StreamShape,
+    chunks: &[usize],
+    mut each: impl FnMut(&mut Exec, usize, &EncoderState, &[f32]),
+) -> Vec<f32> {
+    let most = chunks.iter().max().unwrap() * (shape.look_ahead + 1);
+    let mut state = encoder.state(2, most + 1);
+    encoder.start(&mut state, 1, shape);
+    let (mut at, mut out) = (0, Vec::new());
+    for (i, &chunks) in chunks.iter().cycle().enumerate() {
+        let n = encoder.mel_rows(shape.look_ahead, chunks, at == 0).min(mel.rows() - at);
+        let span = FrameSpan { slot: 1, rows: n, last: at + n == mel.rows() };
+        let expected = state.yields(1, n, span.last);
+        let (x, spans) = encoder.step(exec, &mut state, &rows(mel, at..at + n), &[span]);
+        assert_eq!(spans[0].rows, expected);
+        exec.fetch(x, expected);
+        let made = x.head(expected).to_vec();
+        each(exec, i, &state, &made);
+        out.extend(made);
+        at += n;
+        if span.last {
+            return out;
+        }
+    }
+    unreachable!()
 }

@@ -20,6 +20,7 @@ pub use tar_file::{MAX_HEADER_BYTES, MAX_MEMBERS, MAX_RATIO, MAX_UNPACKED, TarFi
 pub use torch_file::TorchFile;
 pub use torch_pickle::{MAX_OPCODES, MAX_PICKLE};
 
+use voce_runtime::cuda::Device;
 use voce_runtime::{Format, Matrix, WeightArena};
 
 use crate::PackedCache;
@@ -136,6 +137,13 @@ impl Loader {
         Self { source, arena: Arc::new(WeightArena::new()), cache: None, prefix: String::new() }
     }
 
+    /// The same loader with its matrices on a device.
+    pub fn on(mut self, device: Arc<Device>) -> Self {
+        self.arena = Arc::new(WeightArena::on(device));
+        self.cache = None;
+        self
+    }
+
     /// The same loader with packed weights kept in a cache.
     pub fn with_cache(mut self, cache: Arc<PackedCache>) -> Self {
         self.cache = Some(cache);
@@ -159,7 +167,8 @@ impl Loader {
 
     /// A loader of the same tensors whose packed weights have memory of their own, for those soon dropped.
     pub fn apart(&self) -> Self {
-        Self { arena: Arc::new(WeightArena::new()), ..self.clone() }
+        let arena = self.arena.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()));
+        Self { arena: Arc::new(arena), ..self.clone() }
     }
 
     fn name(&self, name: &str) -> String {

@@ -2,8 +2,7 @@
 
 use super::attend::{MAX_GROUP, QUERY_ROWS, Queries, Tile};
 use super::kv_cache::TILE;
-use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span};
-use crate::memory::AlignedVec;
+use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span, Vector};
 use crate::pool::share;
 use crate::simd::lanes::LANES;
 
@@ -19,26 +18,26 @@ pub enum RopeStyle {
 /// Rotary position embedding with its table made once.
 #[derive(Clone)]
 pub struct Rope {
-    style: RopeStyle,
-    freqs: Vec<f32>,
+    pub(crate) style: RopeStyle,
+    pub(crate) freqs: Vector,
     /// `[position][cos.., sin..]`.
-    table: AlignedVec<f32>,
+    pub(crate) table: Vector,
 }
 
 impl Rope {
     /// Angles `position * period^(-2i / dim)`, tabulated for the first `positions`.
     pub fn new(style: RopeStyle, dim: usize, period: f32, positions: usize) -> Self {
         let step = -period.ln() * 2.0 / dim as f32;
-        let freqs: Vec<f32> = (0..dim / 2).map(|i| (i as f32 * step).exp()).collect();
-        let mut rope = Self { style, freqs, table: AlignedVec::zeroed(positions * dim / 2 * 2) };
-        let mut table = std::mem::replace(&mut rope.table, AlignedVec::zeroed(0));
-        let half = rope.freqs.len();
+        let freqs: Vector = (0..dim / 2).map(|i| (i as f32 * step).exp()).collect();
+        let half = freqs.len();
+        let mut rope = Self { style, freqs, table: Vector::default() };
+        let mut table = vec![0f32; positions * 2 * half];
         for (p, row) in table.chunks_exact_mut(2 * half.max(1)).enumerate() {
             for i in 0..half {
                 (row[i], row[half + i]) = rope.angle(p, i);
             }
         }
-        rope.table = table;
+        rope.table = table.into();
         rope
     }
 
@@ -104,6 +103,9 @@ impl Exec {
                 None => assert!(end <= spec.capacity, "position {end} past capacity {}", spec.capacity),
             }
             longest = longest.max(op.window.map_or(end, |w| end.min(w)));
+        }
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.attention(op, out);
         }
         let group = op.heads / kv_heads;
         let block = QUERY_ROWS.min(op.spans.iter().map(|s| s.rows).max().unwrap_or(0)) * group;

@@ -5,7 +5,8 @@
 //! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated.
 
 use super::linear::{Operand, OperandKind, Product, run_product};
-use super::{Buffer, Exec, Shared, Span};
+use super::{Buffer, Exec, Shared, Span, Vector};
+use crate::cuda::PastRows;
 use crate::matrix::Matrix;
 use crate::memory::AlignedVec;
 use crate::pool::share;
@@ -24,19 +25,20 @@ pub struct ConvStateSpec {
     pub replicate: bool,
 }
 
-/// The past rows of a streaming convolution, per slot.
-#[derive(Clone)]
+/// The past rows of a streaming convolution, per slot. On a device from their first use there.
 pub struct ConvState {
-    pub(super) spec: ConvStateSpec,
-    rows: AlignedVec<f32>,
-    fresh: Vec<bool>,
+    pub(crate) spec: ConvStateSpec,
+    pub(crate) rows: AlignedVec<f32>,
+    /// Slots whose stream has not begun.
+    pub(crate) fresh: Vec<bool>,
+    pub(crate) device: PastRows,
 }
 
 impl ConvState {
     /// A state before the first row.
     pub fn new(spec: ConvStateSpec) -> Self {
         let rows = AlignedVec::zeroed(spec.slots * spec.history * spec.channels);
-        Self { spec, rows, fresh: vec![true; spec.slots] }
+        Self { spec, rows, fresh: vec![true; spec.slots], device: PastRows::default() }
     }
 
     /// Starts a slot anew.
@@ -45,24 +47,32 @@ impl ConvState {
         self.fresh[slot] = true;
     }
 
-    /// What a slot has kept, to save it.
+    /// Values that a slot keeps.
+    pub fn slot_len(&self) -> usize {
+        self.spec.history * self.spec.channels
+    }
+
+    /// What a slot has kept on the host, to save it; [`Exec::save_conv`] knows of devices too.
     pub fn save(&self, slot: usize) -> &[f32] {
+        assert!(!self.device.is_used(), "a state of a device is saved by its executor");
         self.slot(slot)
     }
 
-    /// Restores what [`ConvState::save`] gave, as of a stream that has begun.
+    /// Restores what was saved, as of a stream that has begun, on the host; [`Exec::restore_conv`] knows of
+    /// devices too.
     pub fn restore(&mut self, slot: usize, rows: &[f32]) {
+        assert!(!self.device.is_used(), "a state of a device is restored by its executor");
         self.slot_mut(slot).copy_from_slice(rows);
         self.fresh[slot] = false;
     }
 
     pub(super) fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
-        let len = self.spec.history * self.spec.channels;
+        let len = self.slot_len();
         &mut self.rows[slot * len..(slot + 1) * len]
     }
 
     pub(super) fn slot(&self, slot: usize) -> &[f32] {
-        let len = self.spec.history * self.spec.channels;
+        let len = self.slot_len();
         &self.rows[slot * len..(slot + 1) * len]
     }
 }
@@ -78,7 +88,7 @@ pub struct ConvOp<'a> {
     /// `[outputs][taps * channels]`, f32 or bf16.
     pub w: &'a Matrix,
     /// Added to the product.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     /// Kernel size.
     pub taps: usize,
     /// Input rows per output row.
@@ -99,7 +109,25 @@ impl ConvOp<'_> {
 }
 
 impl Exec {
-    /// Runs a convolution. Where `w` has more outputs than `out` has columns, each output row of the
+    /// What a slot has kept, to save it.
+    pub fn save_conv(&mut self, state: &ConvState, slot: usize) -> Vec<f32> {
+        assert!(slot < state.spec.slots, "slot {slot} of {}", state.spec.slots);
+        match &mut self.cuda {
+            Some(cuda) if state.device.is_used() => cuda.save_conv(state, slot),
+            _ => state.save(slot).to_vec(),
+        }
+    }
+
+    /// Restores what [`Exec::save_conv`] gave, as of a stream that has begun.
+    pub fn restore_conv(&mut self, state: &mut ConvState, slot: usize, rows: &[f32]) {
+        assert!(slot < state.spec.slots && rows.len() == state.slot_len(), "rows of slot {slot}");
+        match &mut self.cuda {
+            Some(cuda) => cuda.restore_conv(state, slot, rows),
+            None => state.restore(slot, rows),
+        }
+    }
+
+    /// Runs a convolution. A slot has one span at most. Where `w` has more outputs than `out` has columns, each output row of the
     /// product is several consecutive rows of `out` (a transposed convolution).
     pub fn conv(&mut self, op: &ConvOp<'_>, state: &mut ConvState, out: &mut Buffer) {
         let (cin, hist) = (op.x.cols, state.spec.history);
@@ -127,6 +155,13 @@ impl Exec {
             longest = longest.max(s.rows);
         }
         assert!(rows_in / op.stride * out_stride <= out.data.len(), "output rows");
+        assert!(op.bias.is_none_or(|b| b.len() == op.w.n), "bias length");
+        if rows_in == 0 {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.conv(op, rows_in / op.stride, state, out);
+        }
         self.scratch.operand.reserve_zeroed(total * value);
         self.reserve_products(longest);
         let threads = self.pool.threads();
@@ -140,7 +175,6 @@ impl Exec {
                     unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, h.as_mut_ptr()) };
                 }
             }
-            state.fresh[s.slot] = false;
         }
 
         let operand = Shared(self.scratch.operand.as_mut_ptr());
@@ -240,8 +274,17 @@ impl Exec {
         let taps = op.kernel.len() / channels / stride;
         assert_eq!(op.kernel.len(), taps * stride * channels, "kernel shape");
         assert_eq!((state.spec.history, state.spec.channels), (taps - 1, channels), "state shape");
+        let rows: usize = op.spans.iter().map(|s| s.rows).sum();
+        assert!(rows <= op.x.rows && rows * stride <= out.rows && channels <= out.cols, "rows fit");
+        if rows == 0 {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.upsample(op, rows, state, out);
+        }
         let mut first = 0;
         for s in op.spans {
+            state.fresh[s.slot] &= s.rows == 0;
             for r in 0..s.rows {
                 let past = state.slot_mut(s.slot);
                 for j in 0..stride {
@@ -270,6 +313,7 @@ pub(super) fn remember(x: &Buffer, spans: &[Span], state: &mut ConvState, put: i
     let (hist, channels) = (state.spec.history, state.spec.channels);
     let mut first = 0;
     for s in spans {
+        state.fresh[s.slot] &= s.rows == 0;
         let history = state.slot_mut(s.slot);
         let keep = hist.saturating_sub(s.rows);
         history.copy_within((hist - keep) * channels.., 0);
@@ -292,7 +336,7 @@ pub struct UpsampleOp<'a> {
     /// Whose rows they are.
     pub spans: &'a [Span],
     /// `[taps * stride][channels]`.
-    pub kernel: &'a [f32],
+    pub kernel: &'a Vector,
     /// Output rows per input row.
     pub stride: usize,
 }

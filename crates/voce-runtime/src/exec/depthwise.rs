@@ -1,7 +1,7 @@
 //! Depthwise convolution with its norm and activation.
 
 use super::conv::{ConvState, remember};
-use super::{Buffer, Exec, RowNorm, Shared, Span};
+use super::{Buffer, Exec, RowNorm, Shared, Span, Vector};
 use crate::pool::share;
 use crate::simd::{Activation, Taps};
 
@@ -15,9 +15,9 @@ pub struct DepthwiseOp<'a> {
     /// Whose rows they are.
     pub spans: &'a [Span],
     /// `[taps][channels]`.
-    pub kernel: &'a [f32],
+    pub kernel: &'a Vector,
     /// Added.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     /// Rows after the current one that the kernel sees; the span then is all there is, and zeros follow.
     pub ahead: usize,
     /// Layer norm of the result.
@@ -40,6 +40,12 @@ impl Exec {
             assert_eq!(b.len(), channels, "bias length");
         }
         let norm = op.norm.map(|n| n.kernel(channels));
+        if rows == 0 {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.depthwise(op, rows, state, out);
+        }
         let norm = norm.as_ref().map(|n| Shared(std::ptr::from_ref(n).cast_mut()));
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let (to, cols) = (Shared(out.data.as_mut_ptr()), out.cols);

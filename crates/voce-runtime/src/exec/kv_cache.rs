@@ -1,9 +1,14 @@
-//! Keys and values of streaming attention: a ring per layer, slot and head.
+//! Keys and values of streaming attention: a ring per layer, slot and head, where the executor is that first uses them.
 //!
-//! Both lie as packed panels, so that attention is two matrix products: keys as panels of 16 positions
+//! On a device they are rows `[layer][slot][head][keys, values][position][width]`. On a CPU both lie as packed panels, so that attention is two matrix products: keys as panels of 16 positions
 //! (`[position / 16][dim][16]`), values as panels of 16 dimensions (`[dim / 16][position][16]`). In bf16
 //! two neighbours along the inner dimension share a lane, as in weight panels.
 
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::Exec;
+use crate::cuda::{CudaError, Memory};
 use crate::memory::AlignedVec;
 use crate::simd::lanes::{LANES, round_bf16};
 
@@ -67,10 +72,19 @@ impl KvSpec {
         }
     }
 
+    /// Bytes of a stored value.
+    pub(crate) fn value_bytes(&self) -> usize {
+        if self.format == KvFormat::F32 { 4 } else { 2 }
+    }
+
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> usize {
-        let value = if self.format == KvFormat::F32 { 4 } else { 2 };
-        2 * self.layers * self.slots * self.kv_heads * self.ring() * value
+        2 * self.layers * self.slots * self.kv_heads * self.ring() * self.value_bytes()
+    }
+
+    /// Keys and values of one slot over so many positions.
+    pub(crate) fn slice_len(&self, positions: usize) -> usize {
+        2 * self.layers * self.kv_heads * positions * self.head_dim
     }
 }
 
@@ -124,10 +138,26 @@ enum Data {
     Bf16(AlignedVec<u16>),
 }
 
+impl Data {
+    fn new(spec: &KvSpec) -> Self {
+        let values = spec.bytes() / spec.value_bytes();
+        match spec.format {
+            KvFormat::F32 => Data::F32(AlignedVec::zeroed(values)),
+            KvFormat::Bf16 => Data::Bf16(AlignedVec::zeroed(values)),
+        }
+    }
+}
+
+enum Storage {
+    Host(Data),
+    Device(Memory),
+}
+
 /// Rings of keys and values, and each slot's position.
 pub struct KvCache {
     spec: KvSpec,
-    data: Data,
+    /// Decided by who first uses it.
+    storage: OnceLock<Storage>,
     positions: Vec<usize>,
 }
 
@@ -135,12 +165,7 @@ impl KvCache {
     /// Empty rings.
     pub fn new(spec: KvSpec) -> Self {
         let spec = KvSpec { capacity: spec.capacity.next_multiple_of(TILE), ..spec };
-        let values = 2 * spec.layers * spec.slots * spec.kv_heads * spec.ring();
-        let data = match spec.format {
-            KvFormat::F32 => Data::F32(AlignedVec::zeroed(values)),
-            KvFormat::Bf16 => Data::Bf16(AlignedVec::zeroed(values)),
-        };
-        Self { spec, data, positions: vec![0; spec.slots] }
+        Self { spec, storage: OnceLock::new(), positions: vec![0; spec.slots] }
     }
 
     /// Its shape.
@@ -169,9 +194,67 @@ impl KvCache {
         (((layer * s.slots + slot) * s.kv_heads + head) * 2 + kv) * s.ring()
     }
 
+    fn host(&self) -> &Data {
+        match self.storage.get_or_init(|| Storage::Host(Data::new(&self.spec))) {
+            Storage::Host(data) => data,
+            Storage::Device(_) => panic!("a cache on a device is used by that device's executor"),
+        }
+    }
+
+    fn host_mut(&mut self) -> &mut Data {
+        self.host();
+        match self.storage.get_mut() {
+            Some(Storage::Host(data)) => data,
+            _ => unreachable!("the host's storage was made or found"),
+        }
+    }
+
+    /// Its memory on a device, if it is there.
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        match self.storage.get() {
+            Some(Storage::Device(memory)) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// What it holds in the device's layout, if the host has it.
+    pub(crate) fn rows_if_host(&self) -> Option<Vec<u8>> {
+        let Some(Storage::Host(_)) = self.storage.get() else { return None };
+        let s = &self.spec;
+        let (value, row) = (s.value_bytes(), s.width() * s.value_bytes());
+        let mut bytes = vec![0u8; s.bytes()];
+        let mut values = vec![0f32; s.head_dim];
+        for (ring, rows) in bytes.chunks_exact_mut(s.capacity * row).enumerate() {
+            let (kv, head) = (ring % 2, ring / 2 % s.kv_heads);
+            let (slot, layer) = (ring / 2 / s.kv_heads % s.slots, ring / 2 / s.kv_heads / s.slots);
+            for (position, to) in rows.chunks_exact_mut(row).enumerate() {
+                self.read(KvIndex { layer, slot, head, position }, kv, &mut values);
+                // A bf16 value is the upper half of its f32.
+                for (to, v) in to.chunks_exact_mut(value).zip(&values) {
+                    to.copy_from_slice(&v.to_le_bytes()[4 - value..]);
+                }
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Puts it on a device.
+    pub(crate) fn set_memory(&mut self, memory: Memory) {
+        self.storage = OnceLock::from(Storage::Device(memory));
+    }
+
+    /// Places of a slot's keys (0) and values (1) in the order of [`Exec::read_cache`].
+    fn places(&self, slot: usize, positions: Range<usize>) -> impl Iterator<Item = (KvIndex, usize)> + use<> {
+        let (heads, n, start) = (self.spec.kv_heads, positions.len(), positions.start);
+        (0..2 * self.spec.layers * heads * n).map(move |i| {
+            let (kv, position, ring) = (i % 2, start + i / 2 % n, i / 2 / n);
+            (KvIndex { layer: ring / heads, slot, head: ring % heads, position }, kv)
+        })
+    }
+
     /// The storage, for ops that write several heads at once.
     pub(crate) fn base(&mut self) -> *mut u8 {
-        match &mut self.data {
+        match self.host_mut() {
             Data::F32(d) => d.as_mut_ptr().cast(),
             Data::Bf16(d) => d.as_mut_ptr().cast(),
         }
@@ -182,7 +265,7 @@ impl KvCache {
         [self.offset(layer, slot, head, 0), self.offset(layer, slot, head, 1)]
     }
 
-    /// Writes the key (`kv` 0) or value (1) of one head at an absolute position.
+    /// Writes the key (`kv` 0) or value (1) of one head at an absolute position; not for caches on a device.
     pub fn write(&mut self, at: KvIndex, kv: usize, values: &[f32]) {
         let base = self.base();
         let ring = self.offset(at.layer, at.slot, at.head, kv);
@@ -192,23 +275,22 @@ impl KvCache {
         };
     }
 
-    /// Reads the key (`kv` 0) or value (1) of one head at an absolute position.
+    /// Reads the key (`kv` 0) or value (1) of one head at an absolute position; not for caches on a device.
     pub fn read(&self, at: KvIndex, kv: usize, out: &mut [f32]) {
         let s = &self.spec;
         let ring = self.offset(at.layer, at.slot, at.head, kv);
         let p = at.position % s.capacity;
+        let data = self.host();
         for (d, out) in out[..s.head_dim].iter_mut().enumerate() {
             let o = ring + if kv == 0 { s.key(p, d) } else { s.value(p, d) };
-            *out = match &self.data {
+            *out = match data {
                 Data::F32(v) => v[o],
                 Data::Bf16(v) => f32::from_bits((v[o] as u32) << 16),
             };
         }
     }
 
-    /// Copies the first `positions` positions of a slot of another cache of the same heads into `slot`,
-    /// and sets its position.
-    pub fn copy_prefix(&mut self, slot: usize, from: &KvCache, from_slot: usize, positions: usize) {
+    fn check_prefix(&self, from: &KvCache, positions: usize) {
         let (a, b) = (self.spec, from.spec);
         assert!(
             a.layers == b.layers
@@ -218,6 +300,13 @@ impl KvCache {
             "caches of one model"
         );
         assert!(positions <= a.capacity && positions <= b.capacity, "prefix fits both rings");
+    }
+
+    /// Copies the first `positions` positions of a slot of another cache of the same heads into `slot`, and sets
+    /// its position; for caches that may be on a device there is [`Exec::copy_prefix`].
+    pub fn copy_prefix(&mut self, slot: usize, from: &KvCache, from_slot: usize, positions: usize) {
+        self.check_prefix(from, positions);
+        let (a, b) = (self.spec, from.spec);
         // Whole panels of keys; of values, the first positions of each panel.
         let blocks = positions.div_ceil(LANES);
         let pieces =
@@ -228,7 +317,7 @@ impl KvCache {
                     for p in 0..panels {
                         let to = self.offset(layer, slot, head, kv) + p * a.capacity * LANES;
                         let at = from.offset(layer, from_slot, head, kv) + p * b.capacity * LANES;
-                        match (&mut self.data, &from.data) {
+                        match (self.host_mut(), from.host()) {
                             (Data::F32(d), Data::F32(s)) => d[to..to + len].copy_from_slice(&s[at..at + len]),
                             (Data::Bf16(d), Data::Bf16(s)) => {
                                 d[to..to + len].copy_from_slice(&s[at..at + len])
@@ -254,4 +343,68 @@ pub struct KvIndex {
     pub head: usize,
     /// Absolute position.
     pub position: usize,
+}
+
+impl Exec {
+    /// Gives a cache its memory where this executor's ops run, with what it holds, so that lack of it is known
+    /// before a stream begins. Without this, an op does it at first use.
+    pub fn reserve_cache(&mut self, cache: &mut KvCache) -> Result<(), CudaError> {
+        self.cuda.as_mut().map_or(Ok(()), |cuda| cuda.reserve_cache(cache))
+    }
+
+    /// Copies the first `positions` positions of a slot of another cache of the same heads into `slot` of `cache`,
+    /// and sets its position.
+    pub fn copy_prefix(
+        &mut self,
+        cache: &mut KvCache,
+        slot: usize,
+        from: &KvCache,
+        from_slot: usize,
+        positions: usize,
+    ) {
+        cache.check_prefix(from, positions);
+        match &mut self.cuda {
+            None => cache.copy_prefix(slot, from, from_slot, positions),
+            Some(cuda) if from.memory().is_some() => {
+                cuda.copy_prefix(cache, slot, from, from_slot, positions)
+            }
+            Some(_) => {
+                let values = self.read_cache(from, from_slot, 0..positions);
+                self.write_cache(cache, slot, 0..positions, &values);
+            }
+        }
+        cache.positions[slot] = positions;
+    }
+
+    /// A slot's keys and values at absolute positions, as `[layer][head][position][key, value][head_dim]`; waits for
+    /// a device that has them.
+    pub fn read_cache(&mut self, cache: &KvCache, slot: usize, positions: Range<usize>) -> Vec<f32> {
+        assert!(slot < cache.spec.slots && positions.len() <= cache.spec.capacity, "rows of the cache");
+        if let Some(cuda) = &mut self.cuda
+            && cache.memory().is_some()
+        {
+            return cuda.read_cache(cache, slot, positions);
+        }
+        let dim = cache.spec.head_dim;
+        let mut values = vec![0f32; cache.spec.slice_len(positions.len())];
+        for ((at, kv), to) in cache.places(slot, positions).zip(values.chunks_exact_mut(dim)) {
+            cache.read(at, kv, to);
+        }
+        values
+    }
+
+    /// Puts what [`Exec::read_cache`] gave into a slot; its position stays.
+    pub fn write_cache(&mut self, cache: &mut KvCache, slot: usize, positions: Range<usize>, values: &[f32]) {
+        assert!(slot < cache.spec.slots && positions.len() <= cache.spec.capacity, "rows of the cache");
+        assert_eq!(values.len(), cache.spec.slice_len(positions.len()), "values of the rows");
+        match &mut self.cuda {
+            Some(cuda) => cuda.write_cache(cache, slot, positions, values),
+            None => {
+                let dim = cache.spec.head_dim;
+                for ((at, kv), from) in cache.places(slot, positions).zip(values.chunks_exact(dim)) {
+                    cache.write(at, kv, from);
+                }
+            }
+        }
+    }
 }

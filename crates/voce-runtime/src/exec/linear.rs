@@ -1,6 +1,6 @@
 //! Norm, product and epilogue as one op.
 
-use super::{Buffer, Exec, Shared, View};
+use super::{Buffer, Exec, Shared, Vector, View};
 use crate::matrix::{Format, Matrix};
 use crate::pool::share;
 use crate::simd::gemm::Gemm;
@@ -32,12 +32,14 @@ pub enum Norm<'a> {
     None,
     /// An activation.
     Activation(Activation),
+    /// `silu(x[..k]) * x[k..]` of rows of `2 k` values: what a gated MLP has between its products.
+    SwiGlu,
     /// Layer norm.
     Layer {
         /// Multiplied in, if present.
-        weight: Option<&'a [f32]>,
+        weight: Option<&'a Vector>,
         /// Added, if present.
-        bias: Option<&'a [f32]>,
+        bias: Option<&'a Vector>,
         /// Added to the variance.
         eps: f32,
         /// Adaptive shift and scale after the affine part.
@@ -46,7 +48,7 @@ pub enum Norm<'a> {
     /// Root-mean-square norm.
     Rms {
         /// Multiplied in.
-        weight: &'a [f32],
+        weight: &'a Vector,
         /// Added to the mean square.
         eps: f32,
     },
@@ -75,7 +77,7 @@ pub struct LinearOp<'a> {
     /// Weights.
     pub w: &'a Matrix,
     /// Added to the product.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     /// Applied after the bias.
     pub act: Activation,
     /// How the result meets `out`.
@@ -94,7 +96,7 @@ pub(super) struct Product<'a> {
     pub w: &'a Matrix,
     pub operand: Operand,
     pub rows: usize,
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     pub act: Activation,
     pub store: Store,
     pub gate: Option<(Shared<f32>, usize)>,
@@ -121,14 +123,23 @@ impl Exec {
     /// Runs a fused linear op into the first columns of `out`.
     pub fn linear(&mut self, op: &LinearOp<'_>, out: &mut Buffer) {
         let (rows, w) = (op.rows, op.w);
-        assert_eq!(op.x.width(), w.k, "input width");
+        let halves = if matches!(op.norm, Norm::SwiGlu) { 2 } else { 1 };
+        assert_eq!(op.x.width(), halves * w.k, "input width");
         assert!(rows <= op.x.rows() && rows <= out.rows, "rows fit");
         assert!(w.n <= out.cols, "outputs fit");
         if rows == 0 {
             return;
         }
+        match &op.gate {
+            Gate::Gated(v) => assert!(v.width() == w.n && v.rows() >= rows, "gate shape"),
+            Gate::Set | Gate::Add => {}
+        }
+        assert!(op.bias.is_none_or(|b| b.len() == w.n), "bias length");
         let kind = OperandKind::of(w.format, self.kernels);
         let prepare = Prepare::new(op, kind);
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.linear(op, out);
+        }
         let threads = self.pool.threads();
         let direct = kind == OperandKind::F32 && w.kp == w.k && matches!(op.norm, Norm::None);
         // Each worker prepares its own copy when that is cheaper than a meeting.
@@ -162,14 +173,8 @@ impl Exec {
         let (store, gate) = match &op.gate {
             Gate::Set => (Store::Set, None),
             Gate::Add => (Store::Add, None),
-            Gate::Gated(v) => {
-                assert!(v.width() == w.n && v.rows() >= rows, "gate shape");
-                (Store::AddGated, Some((Shared(v.ptr().cast_mut()), v.stride())))
-            }
+            Gate::Gated(v) => (Store::AddGated, Some((Shared(v.ptr().cast_mut()), v.stride()))),
         };
-        if let Some(b) = op.bias {
-            assert_eq!(b.len(), w.n, "bias length");
-        }
         let (out, out_stride) = (Shared(out.data.as_mut_ptr()), out.cols);
         let x = Shared(op.x.ptr().cast_mut());
         let product = |place: &Place| {
@@ -276,6 +281,7 @@ struct Prepare {
     kp: usize,
     kind: OperandKind,
     act: Activation,
+    swiglu: bool,
     norm: Option<NormRow>,
     modulation_stride: usize,
 }
@@ -293,15 +299,16 @@ impl Prepare {
             kp: op.w.kp,
             kind,
             act: Activation::None,
+            swiglu: matches!(op.norm, Norm::SwiGlu),
             norm: None,
             modulation_stride: 0,
         };
-        let check = |v: &[f32]| {
+        let check = |v: &Vector| {
             assert_eq!(v.len(), op.w.k, "norm parameters");
             v.as_ptr()
         };
         match &op.norm {
-            Norm::None => {}
+            Norm::None | Norm::SwiGlu => {}
             Norm::Activation(act) => p.act = *act,
             Norm::Layer { weight, bias, eps, modulation } => {
                 let mut row = NormRow {
@@ -342,7 +349,11 @@ impl Prepare {
             let mut x = self.x.add(r * self.x_stride);
             let a = place.a.add(r * layout.row);
             let f32_out = self.kind == OperandKind::F32;
-            if let Some(mut norm) = self.norm {
+            if self.swiglu {
+                let to = if f32_out { a.cast() } else { temp };
+                (kn.swiglu)(x, self.k, to);
+                x = to;
+            } else if let Some(mut norm) = self.norm {
                 if !norm.scale.is_null() {
                     norm.shift = norm.shift.add(r * self.modulation_stride);
                     norm.scale = norm.scale.add(r * self.modulation_stride);

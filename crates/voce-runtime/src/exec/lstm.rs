@@ -40,6 +40,9 @@ impl Exec {
         assert!(op.gates.cols == 4 * hidden && rows == op.to.len() && rows <= op.gates.rows, "rows fit");
         assert!(op.column + 2 * hidden <= state.cols, "state columns");
         assert!(op.from.iter().chain(op.to).all(|&r| r < state.rows), "state rows");
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.lstm_cell(op, state);
+        }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let (data, cols) = (Shared(state.data.as_mut_ptr()), state.cols);
         let run = |from: usize, n: usize| {
@@ -72,6 +75,11 @@ impl Exec {
         let (rows, n) = (op.a_rows.len(), out.cols);
         assert!(op.a.cols == n && op.b.cols == n, "widths agree");
         assert!(rows == op.b_rows.len() && rows <= out.rows, "rows fit");
+        if let Some(cuda) = &mut self.cuda {
+            assert!(op.a_rows.iter().all(|&r| r < op.a.rows), "rows of a term");
+            assert!(op.b_rows.iter().all(|&r| r < op.b.rows), "rows of a term");
+            return cuda.add_relu(op, out);
+        }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let to = Shared(out.data.as_mut_ptr());
         let run = |range: std::ops::Range<usize>| {

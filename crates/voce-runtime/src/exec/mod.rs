@@ -2,6 +2,7 @@
 
 mod attend;
 mod attention;
+mod buffer;
 mod conv;
 mod depthwise;
 mod kv_cache;
@@ -9,12 +10,12 @@ mod linear;
 mod lstm;
 mod pointwise;
 mod relative_attention;
+mod rows;
 mod select;
 mod subsample;
 
-use std::ops::Range;
-
 pub use attention::{AttentionOp, Rope, RopeStyle};
+pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
@@ -25,6 +26,9 @@ pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
 
+use std::sync::Arc;
+
+use crate::cuda::{Cuda, CudaError, Device};
 use crate::memory::AlignedVec;
 use crate::pool::Pool;
 use crate::simd::{Kernels, kernels};
@@ -37,99 +41,6 @@ pub struct Span {
     pub slot: usize,
     /// How many rows.
     pub rows: usize,
-}
-
-/// Row-major f32 activations of fixed capacity.
-#[derive(Clone, Debug)]
-pub struct Buffer {
-    data: AlignedVec<f32>,
-    rows: usize,
-    cols: usize,
-}
-
-impl Buffer {
-    /// Zeros.
-    pub fn new(rows: usize, cols: usize) -> Self {
-        Self { data: AlignedVec::zeroed(rows * cols), rows, cols }
-    }
-
-    /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
-    pub fn shape(&mut self, rows: usize, cols: usize) {
-        self.data.reserve_zeroed(rows * cols);
-        (self.rows, self.cols) = (rows, cols);
-    }
-
-    /// Rows it has room for.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Values per row.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// One row.
-    pub fn row(&self, i: usize) -> &[f32] {
-        &self.data[i * self.cols..(i + 1) * self.cols]
-    }
-
-    /// One row, to write.
-    pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
-        &mut self.data[i * self.cols..(i + 1) * self.cols]
-    }
-
-    /// The first `rows` rows.
-    pub fn head(&self, rows: usize) -> &[f32] {
-        &self.data[..rows * self.cols]
-    }
-
-    /// The first `rows` rows, to write.
-    pub fn head_mut(&mut self, rows: usize) -> &mut [f32] {
-        &mut self.data[..rows * self.cols]
-    }
-
-    /// Everything.
-    pub fn view(&self) -> View<'_> {
-        View { buffer: self, cols: 0..self.cols }
-    }
-
-    /// Some columns.
-    pub fn columns(&self, cols: Range<usize>) -> View<'_> {
-        assert!(cols.end <= self.cols, "columns {cols:?} of {}", self.cols);
-        View { buffer: self, cols }
-    }
-}
-
-/// Some columns of a buffer.
-#[derive(Clone)]
-pub struct View<'a> {
-    buffer: &'a Buffer,
-    cols: Range<usize>,
-}
-
-impl View<'_> {
-    fn width(&self) -> usize {
-        self.cols.len()
-    }
-
-    fn stride(&self) -> usize {
-        self.buffer.cols
-    }
-
-    fn rows(&self) -> usize {
-        self.buffer.rows
-    }
-
-    fn ptr(&self) -> *const f32 {
-        self.buffer.data[self.cols.start..].as_ptr()
-    }
-}
-
-impl<'a> From<&'a Buffer> for View<'a> {
-    fn from(b: &'a Buffer) -> Self {
-        b.view()
-    }
 }
 
 /// A pointer that workers of one op share; each touches its own part.
@@ -174,6 +85,8 @@ pub struct Exec {
     pool: Pool,
     kernels: &'static Kernels,
     scratch: Scratch,
+    /// Where ops go instead, when the executor is one of a device.
+    cuda: Option<Box<Cuda>>,
 }
 
 impl Exec {
@@ -195,7 +108,37 @@ impl Exec {
             scales: AlignedVec::zeroed(0),
             sums: AlignedVec::zeroed(0),
         };
-        Ok(Self { pool, kernels: kernels(isa), scratch })
+        Ok(Self { pool, kernels: kernels(isa), scratch, cuda: None })
+    }
+
+    /// An executor of a device.
+    pub fn on(device: &Arc<Device>) -> Result<Self, RuntimeError> {
+        let cuda = Cuda::new(device.clone())?;
+        Ok(Self { cuda: Some(Box::new(cuda)), ..Self::new(1)? })
+    }
+
+    /// The device that ops run on, if it is not the CPU.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.cuda.as_ref().map(|c| c.device())
+    }
+
+    /// Whether the device still works; to be asked once a step. A CPU always does.
+    pub fn status(&self) -> Result<(), CudaError> {
+        self.cuda.as_ref().map_or(Ok(()), |c| c.device().status())
+    }
+
+    /// Brings rows that ops have written back to the host, where `row` and `head` can be read.
+    pub fn fetch(&mut self, buffer: &mut Buffer, rows: usize) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.fetch(buffer, rows);
+        }
+    }
+
+    /// Waits until every op has run.
+    pub fn finish(&mut self) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.finish();
+        }
     }
 
     /// The instruction set in use.

@@ -1,6 +1,6 @@
 //! Ops that work on each row by itself: layer norm in place, gated linear units.
 
-use super::{Buffer, Exec, Shared};
+use super::{Buffer, Exec, Shared, Vector};
 use crate::pool::share;
 use crate::simd::NormRow;
 
@@ -8,9 +8,9 @@ use crate::simd::NormRow;
 #[derive(Clone, Copy)]
 pub struct RowNorm<'a> {
     /// Multiplied in.
-    pub weight: &'a [f32],
+    pub weight: &'a Vector,
     /// Added, if present.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     /// Added to the variance.
     pub eps: f32,
 }
@@ -36,6 +36,9 @@ impl Exec {
     pub fn glu(&mut self, x: &Buffer, rows: usize, out: &mut Buffer) {
         let n = x.cols / 2;
         assert!(x.cols == 2 * n && n <= out.cols && rows <= x.rows && rows <= out.rows, "rows fit");
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.glu(x, rows, out);
+        }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let (to, cols) = (Shared(out.data.as_mut_ptr()), out.cols);
         self.pool.run(|id| {
@@ -50,6 +53,10 @@ impl Exec {
     pub fn normalize(&mut self, norm: &RowNorm<'_>, x: &mut Buffer, rows: usize) {
         let n = x.cols;
         assert!(rows <= x.rows, "rows fit");
+        if let Some(cuda) = &mut self.cuda {
+            norm.kernel(n);
+            return cuda.normalize(norm, x, rows);
+        }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let data = Shared(x.data.as_mut_ptr());
         self.pool.run(|id| {

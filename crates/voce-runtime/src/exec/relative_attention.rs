@@ -3,7 +3,7 @@
 
 use super::attend::{QUERY_ROWS, Queries, Relative, Tile};
 use super::kv_cache::TILE;
-use super::{Buffer, Exec, KvCache, KvFormat, Shared};
+use super::{Buffer, Exec, KvCache, KvFormat, Shared, Vector};
 use crate::matrix::Matrix;
 use crate::pool::share;
 use crate::simd::lanes::LANES;
@@ -23,7 +23,7 @@ pub struct ChunkSpan {
 
 impl ChunkSpan {
     /// What the row at `position` sees, given that rows before `end` exist.
-    fn seen(&self, position: usize, end: usize) -> (usize, usize) {
+    pub(crate) fn seen(&self, position: usize, end: usize) -> (usize, usize) {
         let start = position / self.chunk * self.chunk;
         (start.saturating_sub(self.left), start.saturating_add(self.chunk).min(end))
     }
@@ -50,9 +50,9 @@ pub struct RelativeAttentionOp<'a> {
     /// Projected distances.
     pub positions: &'a RelativePositions,
     /// `u`, `[heads * head_dim]`: added to queries that meet keys.
-    pub content_bias: &'a [f32],
+    pub content_bias: &'a Vector,
     /// `v`, `[heads * head_dim]`: added to queries that meet distances.
-    pub position_bias: &'a [f32],
+    pub position_bias: &'a Vector,
 }
 
 impl Exec {
@@ -78,6 +78,9 @@ impl Exec {
             );
             let chunk = s.chunk.min(s.rows + start % s.chunk);
             longest = longest.max((s.left.min(end) + chunk).min(end));
+        }
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.relative_attention(op, out);
         }
         let keys = (longest + 2 * TILE).next_multiple_of(TILE);
         let block = QUERY_ROWS.min(rows);

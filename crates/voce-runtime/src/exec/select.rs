@@ -110,6 +110,10 @@ pub struct Candidate {
 impl Exec {
     /// The largest number among some columns of each row, without a look at the others.
     pub fn argmax(&mut self, logits: &Buffer, rows: usize, cols: Range<usize>, out: &mut [u32]) {
+        if let Some(cuda) = &mut self.cuda {
+            fits(logits, rows, &cols, out.len(), 1);
+            return cuda.argmax(logits, rows, &cols, out);
+        }
         self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
             // SAFETY: `n` values of a row.
             out[0] = unsafe { (kn.argmax)(x, n) }.0 as u32;
@@ -125,15 +129,22 @@ impl Exec {
         confidence: Confidence,
         out: &mut [Choice],
     ) {
+        let choice = |s: &RowStats, n: usize| {
+            let sure = if s.max.is_finite() { confidence.with_sums(s, n) } else { 0.0 };
+            Choice { index: s.index as u32, logit: s.max, log_sum: log_sum(s), confidence: sure }
+        };
+        if let Some(cuda) = &mut self.cuda {
+            fits(logits, rows, &cols, out.len(), 1);
+            let selected = cuda.select(logits, rows, &cols, confidence.alpha(), 0);
+            for (r, c) in out[..rows].iter_mut().enumerate() {
+                *c = choice(&selected.stats(r), cols.len());
+            }
+            return;
+        }
         self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
             // SAFETY: `n` values of a row.
             let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
-            let (log_sum, sure) = if s.max.is_finite() {
-                (s.max + s.sum.ln(), confidence.with_sums(&s, n))
-            } else {
-                (0.0, 0.0)
-            };
-            out[0] = Choice { index: s.index as u32, logit: s.max, log_sum, confidence: sure };
+            out[0] = choice(&s, n);
         });
     }
 
@@ -150,6 +161,15 @@ impl Exec {
     ) {
         assert!(k > 0 && k <= MAX_TOP_K, "1 to {MAX_TOP_K} candidates");
         assert!(log_sums.len() >= rows, "a sum per row");
+        if let Some(cuda) = &mut self.cuda {
+            fits(logits, rows, &cols, out.len(), k);
+            let selected = cuda.select(logits, rows, &cols, 0.0, k);
+            for (r, to) in out.chunks_exact_mut(k).take(rows).enumerate() {
+                log_sums[r] = log_sum(&selected.stats(r));
+                to.iter_mut().zip(selected.top(r)).for_each(|(c, top)| *c = top);
+            }
+            return;
+        }
         let sums = Shared(log_sums.as_mut_ptr());
         self.each_row(logits, rows, &cols, out, k, |kn, row, x, n, out| {
             let (mut index, mut value) = ([0u32; MAX_TOP_K], [0f32; MAX_TOP_K]);
@@ -157,9 +177,8 @@ impl Exec {
             let (s, found) = unsafe {
                 ((kn.row_stats)(x, n, 0.0), (kn.top_k)(x, n, k, index.as_mut_ptr(), value.as_mut_ptr()))
             };
-            let log_sum = if s.max.is_finite() { s.max + s.sum.ln() } else { 0.0 };
             // SAFETY: one sum per row, and rows are split by worker.
-            unsafe { *sums.get().add(row) = log_sum };
+            unsafe { *sums.get().add(row) = log_sum(&s) };
             for (i, c) in out.iter_mut().enumerate() {
                 *c = if i < found {
                     Candidate { index: index[i], logit: value[i] }
@@ -181,8 +200,7 @@ impl Exec {
         f: impl Fn(&Kernels, usize, *const f32, usize, &mut [T]) + Sync,
     ) {
         let n = cols.len();
-        assert!(n > 0 && cols.end <= x.cols && rows <= x.rows, "columns {cols:?} of {} rows", x.rows);
-        assert!(out.len() >= rows * per_row, "room for every row's result");
+        fits(x, rows, cols, out.len(), per_row);
         let kernels = self.kernels;
         let to = Shared(out.as_mut_ptr());
         let run = |range: Range<usize>| {
@@ -199,4 +217,15 @@ impl Exec {
         }
         self.pool.run(|id| run(share(rows, 1, id, threads)));
     }
+}
+
+/// Logarithm of the sum of a row's exponentials; 0 where the row has no finite best.
+fn log_sum(s: &RowStats) -> f32 {
+    if s.max.is_finite() { s.max + s.sum.ln() } else { 0.0 }
+}
+
+/// Fails where rows, columns or the room for results are not there.
+fn fits(x: &Buffer, rows: usize, cols: &Range<usize>, room: usize, per_row: usize) {
+    assert!(!cols.is_empty() && cols.end <= x.cols, "columns {cols:?} of {}", x.cols);
+    assert!(rows <= x.rows && rows * per_row <= room, "room for every row's result");
 }

@@ -3,13 +3,11 @@
 //! A time row is `bins * channels` values, channels together, so that a row of a [`Buffer`] with one bin per
 //! row is what the pointwise product between two such convolutions reads.
 
-use super::{Buffer, Exec, Shared};
+use super::{Buffer, Exec, Shared, Vector};
+use crate::cuda::PastRows;
 use crate::memory::AlignedVec;
 use crate::pool::share;
 use crate::simd::{Activation, Taps2d};
-
-/// Time rows that a stage keeps.
-const HISTORY: usize = 2;
 
 /// Shape of a [`SubsampleState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +35,24 @@ impl SubsampleSpec {
     }
 }
 
-/// The last time rows of a strided convolution, per slot.
-#[derive(Clone)]
+/// The last time rows of a strided convolution, per slot. On a device from their first use there.
 pub struct SubsampleState {
-    spec: SubsampleSpec,
-    rows: AlignedVec<f32>,
-    seen: Vec<usize>,
+    pub(crate) spec: SubsampleSpec,
+    pub(crate) rows: AlignedVec<f32>,
+    /// Time rows that a slot's stream has had.
+    pub(crate) seen: Vec<usize>,
+    pub(crate) device: PastRows,
 }
 
 impl SubsampleState {
+    /// Time rows that a slot keeps.
+    pub(crate) const HISTORY: usize = 2;
+
     /// A state before the first row.
     pub fn new(spec: SubsampleSpec) -> Self {
         assert!(spec.left == 1 || spec.left == 2, "padding of 1 or 2");
-        let rows = AlignedVec::zeroed(spec.slots * HISTORY * spec.bins * spec.channels);
-        Self { spec, rows, seen: vec![0; spec.slots] }
+        let rows = AlignedVec::zeroed(spec.slots * Self::HISTORY * spec.bins * spec.channels);
+        Self { spec, rows, seen: vec![0; spec.slots], device: PastRows::default() }
     }
 
     /// Its shape.
@@ -70,20 +72,31 @@ impl SubsampleState {
         self.spec.out_rows(seen + rows, last) - self.spec.out_rows(seen, false)
     }
 
-    /// What a slot has seen and kept, to save and restore it.
-    pub fn save(&self, slot: usize) -> (usize, &[f32]) {
-        let len = HISTORY * self.spec.bins * self.spec.channels;
-        (self.seen[slot], &self.rows[slot * len..(slot + 1) * len])
+    /// Values that a slot keeps.
+    pub fn slot_len(&self) -> usize {
+        Self::HISTORY * self.spec.bins * self.spec.channels
     }
 
-    /// Restores what [`SubsampleState::save`] gave.
+    /// What a slot has seen and kept on the host, to save it; [`Exec::save_subsample`] knows of devices too.
+    pub fn save(&self, slot: usize) -> (usize, &[f32]) {
+        assert!(!self.device.is_used(), "a state of a device is saved by its executor");
+        (self.seen[slot], self.slot(slot))
+    }
+
+    /// Restores what was saved, on the host; [`Exec::restore_subsample`] knows of devices too.
     pub fn restore(&mut self, slot: usize, seen: usize, rows: &[f32]) {
+        assert!(!self.device.is_used(), "a state of a device is restored by its executor");
         self.slot_mut(slot).copy_from_slice(rows);
         self.seen[slot] = seen;
     }
 
+    fn slot(&self, slot: usize) -> &[f32] {
+        let len = self.slot_len();
+        &self.rows[slot * len..(slot + 1) * len]
+    }
+
     fn slot_mut(&mut self, slot: usize) -> &mut [f32] {
-        let len = HISTORY * self.spec.bins * self.spec.channels;
+        let len = self.slot_len();
         &mut self.rows[slot * len..(slot + 1) * len]
     }
 }
@@ -106,14 +119,32 @@ pub struct SubsampleOp<'a> {
     /// Whose rows they are.
     pub spans: &'a [FrameSpan],
     /// `[3][3][channels]`: time, frequency, output channel.
-    pub kernel: &'a [f32],
+    pub kernel: &'a Vector,
     /// Added.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a Vector>,
     /// Applied last.
     pub act: Activation,
 }
 
 impl Exec {
+    /// What a slot has seen and kept, to save it.
+    pub fn save_subsample(&mut self, state: &SubsampleState, slot: usize) -> (usize, Vec<f32>) {
+        assert!(slot < state.spec.slots, "slot {slot} of {}", state.spec.slots);
+        match &mut self.cuda {
+            Some(cuda) if state.device.is_used() => (state.seen[slot], cuda.save_subsample(state, slot)),
+            _ => (state.seen[slot], state.slot(slot).to_vec()),
+        }
+    }
+
+    /// Restores what [`Exec::save_subsample`] gave.
+    pub fn restore_subsample(&mut self, state: &mut SubsampleState, slot: usize, seen: usize, rows: &[f32]) {
+        assert!(slot < state.spec.slots && rows.len() == state.slot_len(), "rows of slot {slot}");
+        match &mut self.cuda {
+            Some(cuda) => cuda.restore_subsample(state, slot, seen, rows),
+            None => state.restore(slot, seen, rows),
+        }
+    }
+
     /// Runs the convolution; `out` gets [`SubsampleState::yields`] time rows per span, one buffer row per bin.
     pub fn subsample(&mut self, op: &SubsampleOp<'_>, state: &mut SubsampleState, out: &mut Buffer) {
         let spec = state.spec;
@@ -126,6 +157,9 @@ impl Exec {
             op.spans.iter().fold((0, 0), |(r, m), s| (r + s.rows, m + state.yields(s.slot, s.rows, s.last)));
         assert!(rows * width <= op.x.data.len(), "input rows");
         assert!(made * out_width <= out.data.len(), "output rows");
+        if let Some(cuda) = &mut self.cuda {
+            return cuda.subsample(op, made, state, out);
+        }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let to = Shared(out.data.as_mut_ptr());
         let past = &*state;
@@ -133,7 +167,7 @@ impl Exec {
             let null = std::ptr::null();
             let (mut first, mut base) = (0, 0);
             for s in op.spans {
-                let (seen, kept) = past.save(s.slot);
+                let (seen, kept) = (past.seen[s.slot], past.slot(s.slot));
                 let begin = spec.out_rows(seen, false);
                 let count = past.yields(s.slot, s.rows, s.last);
                 for i in share(count, 1, id, threads) {
@@ -146,7 +180,7 @@ impl Exec {
                         } else if t >= seen {
                             op.x.data[(first + t - seen) * width..].as_ptr()
                         } else {
-                            kept[(t + HISTORY - seen) * width..].as_ptr()
+                            kept[(t + SubsampleState::HISTORY - seen) * width..].as_ptr()
                         };
                     }
                     let input = Taps2d {
@@ -171,10 +205,10 @@ impl Exec {
         let mut first = 0;
         for s in op.spans {
             let kept = state.slot_mut(s.slot);
-            let keep = HISTORY.saturating_sub(s.rows);
-            kept.copy_within((HISTORY - keep) * width.., 0);
-            for h in keep..HISTORY {
-                let from = (first + s.rows - (HISTORY - h)) * width;
+            let keep = SubsampleState::HISTORY.saturating_sub(s.rows);
+            kept.copy_within((SubsampleState::HISTORY - keep) * width.., 0);
+            for h in keep..SubsampleState::HISTORY {
+                let from = (first + s.rows - (SubsampleState::HISTORY - h)) * width;
                 kept[h * width..(h + 1) * width].copy_from_slice(&op.x.data[from..from + width]);
             }
             state.seen[s.slot] += s.rows;

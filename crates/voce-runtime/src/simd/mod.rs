@@ -159,6 +159,8 @@ pub struct Kernels {
     pub taps_2d: unsafe fn(&Taps2d, bool, Activation, *mut f32),
     /// Gated linear unit of one row.
     pub glu: unsafe fn(*const f32, usize, *mut f32),
+    /// SiLU of the first half of a row times the second.
+    pub swiglu: unsafe fn(*const f32, usize, *mut f32),
     /// Index and value of the largest number of a row.
     pub argmax: unsafe fn(*const f32, usize) -> (usize, f32),
     /// The best of a row and its sums.
@@ -224,6 +226,10 @@ macro_rules! instantiate {
                 unsafe { taps::glu_row::<$lanes>(x, n, out) }
             }
             $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn swiglu(x: *const f32, n: usize, out: *mut f32) {
+                unsafe { taps::swiglu_row::<$lanes>(x, n, out) }
+            }
+            $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn argmax(x: *const f32, n: usize) -> (usize, f32) {
                 unsafe { select::argmax::<$lanes>(x, n) }
             }
@@ -273,6 +279,7 @@ macro_rules! table {
             depthwise: $module::depthwise,
             taps_2d: $module::taps_2d,
             glu: $module::glu,
+            swiglu: $module::swiglu,
             argmax: $module::argmax,
             row_stats: $module::row_stats,
             top_k: $module::top_k,

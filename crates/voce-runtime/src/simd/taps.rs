@@ -123,6 +123,24 @@ unsafe fn tap<V: F32s, const SPREAD: bool>(
     unsafe { if SPREAD { V::splat(*row.add(bin)) } else { load::<V>(row.add(bin * channels + c), len) } }
 }
 
+/// `out[i] = x[i] * sigmoid(x[i]) * x[n + i]`.
+///
+/// # Safety
+/// `x` holds `2 n` values, `out` has room for `n`; the CPU has V's instructions.
+#[inline(always)]
+pub unsafe fn swiglu_row<V: F32s>(x: *const f32, n: usize, out: *mut f32) {
+    // SAFETY: chunks stay in 0..n.
+    unsafe {
+        let mut at = 0;
+        while at < n {
+            let len = LANES.min(n - at);
+            let gate = load::<V>(x.add(at), len);
+            store(gate.mul(sigmoid(gate)).mul(load::<V>(x.add(n + at), len)), out.add(at), len);
+            at += LANES;
+        }
+    }
+}
+
 /// `out[i] = x[i] * sigmoid(x[n + i])`.
 ///
 /// # Safety

@@ -1,7 +1,10 @@
 //! What op tests share: random values, error measure, every executor of this CPU.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-use voce_runtime::{Buffer, Exec, Isa};
+use std::sync::Arc;
+
+use voce_runtime::cuda::Device;
+use voce_runtime::{Buffer, Exec, Format, Isa, Vector, WeightArena};
 
 /// A small deterministic generator of values in -1..1.
 pub struct Rng(pub u64);
@@ -16,6 +19,10 @@ impl Rng {
 
     pub fn vec(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.next()).collect()
+    }
+
+    pub fn vector(&mut self, n: usize) -> Vector {
+        self.vec(n).into()
     }
 
     pub fn buffer(&mut self, rows: usize, cols: usize) -> Buffer {
@@ -36,7 +43,38 @@ pub fn error(got: &[f32], want: &[f64]) -> f64 {
     got.iter().zip(want).map(|(&g, w)| (g as f64 - w).abs()).fold(0.0, f64::max) / scale
 }
 
+/// Every executor there is: each instruction set with one and with several threads, the CUDA kernels on the
+/// emulated device, and on the GPU when `VOCE_TEST_GPU` says that there is one.
 pub fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
+    each_cpu(&mut f);
+    for (device, name) in devices() {
+        let mut exec = Exec::on(&device).unwrap();
+        f(&mut exec, name);
+        exec.finish();
+        exec.status().unwrap();
+    }
+}
+
+/// The devices to test on.
+pub fn devices() -> Vec<(Arc<Device>, &'static str)> {
+    let mut devices = vec![(Device::emulated().unwrap(), "emulated")];
+    if std::env::var_os("VOCE_TEST_GPU").is_some() {
+        devices.push((Device::open(0).unwrap(), "cuda"));
+    }
+    devices
+}
+
+/// Where an executor's weights go.
+pub fn arena(exec: &Exec) -> WeightArena {
+    exec.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()))
+}
+
+/// The formats an executor has kernels for.
+pub fn formats(exec: &Exec) -> &'static [Format] {
+    if exec.device().is_some() { &[Format::F32, Format::Bf16, Format::Int8] } else { &Format::ALL }
+}
+
+pub fn each_cpu(mut f: impl FnMut(&mut Exec, &str)) {
     for isa in Isa::available() {
         for threads in [1, 3] {
             let mut exec = Exec::with_isa(threads, isa).unwrap();

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 use voce_audio::output::{AtomicFile, Output as _};
-use voce_engine::speaker::voice_bytes;
 use voce_engine::store::voices::is_name;
 
 use crate::core::body::Form;
@@ -88,7 +87,7 @@ pub(crate) async fn add(
             }
             other => other.into(),
         })?;
-        let bytes = voice_bytes(&voice)?;
+        let bytes = speaker.voice_bytes(&voice)?;
         let path = voices.path(&kept).map_err(voce_engine::EngineError::from)?;
         let mut file = AtomicFile::create(&path)?;
         file.put(&bytes)?;

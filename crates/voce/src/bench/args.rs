@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::hear_args::BenchHearArgs;
 use super::serve::args::BenchServeArgs;
 use crate::args::PrecisionArg;
+use crate::device::DeviceArgs;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -86,6 +87,8 @@ pub(crate) struct BenchSayArgs {
     /// Precisions to measure
     #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
     pub(crate) precision: Vec<PrecisionArg>,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Voice: a name, a .safetensors voice, or an audio file to clone
     #[arg(long, env = "VOCE_VOICE")]
     pub(crate) voice: Option<String>,

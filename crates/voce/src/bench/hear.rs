@@ -1,5 +1,6 @@
 //! `voce bench hear`: how many streams a core hears, how long a chunk takes, and what the machine could do.
 
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,14 @@ use voce_engine::listener::{
 use voce_engine::speaker::Trace;
 use voce_engine::store::Store;
 use voce_nn::Precision;
+use voce_runtime::cuda::Device;
 
 use super::hear_args::BenchHearArgs;
 use super::hear_report::HearReport;
 use super::{SEED, hear_peers, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, machine};
+use crate::{device, interrupt, machine};
 
 /// Seconds of audio that warm caches and buffers up.
 const WARM_UP: f64 = 3.0;
@@ -29,9 +31,11 @@ pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
         return Err(Failure::usage("use at least one stream and one run, and 0.5 to 36000 seconds"));
     }
     let audio = audio(args)?;
+    let device = args.device.open()?;
     for precision in &args.precision {
         for threads in args.threads.counts() {
-            one(console, args, &audio, (*precision).into(), threads)?;
+            let precision = device::precision(*precision, device.as_ref());
+            one(console, args, &audio, precision, threads, device.clone())?;
         }
     }
     Ok(())
@@ -54,6 +58,7 @@ fn one(
     audio: &[f32],
     precision: Precision,
     threads: usize,
+    device: Option<Arc<Device>>,
 ) -> Outcome {
     let trace = args.trace.as_ref().map(|_| Trace::default());
     let slots = args.streams;
@@ -61,6 +66,7 @@ fn one(
         precision,
         threads,
         slots,
+        device,
         trace: trace.clone(),
         pin: args.pin,
         ..ListenerOptions::default()

@@ -7,6 +7,7 @@ use clap::builder::FalseyValueParser;
 
 use super::args::{Threads, threads};
 use crate::args::PrecisionArg;
+use crate::device::DeviceArgs;
 
 /// Arguments of `voce bench hear`.
 #[derive(Debug, Clone, Args)]
@@ -47,6 +48,8 @@ pub(crate) struct BenchHearArgs {
     /// Precisions to measure
     #[arg(long, value_enum, value_delimiter = ',', env = "VOCE_PRECISION", default_value = "auto")]
     pub(crate) precision: Vec<PrecisionArg>,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Hypotheses side by side; 1 is greedy
     #[arg(long, value_name = "N", env = "VOCE_BEAM", default_value_t = 1)]
     pub(crate) beam: usize,

@@ -21,10 +21,11 @@ use voce_engine::speaker::{Trace, default_threads};
 use voce_engine::store::Store;
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
 use voce_nn::Precision;
+use voce_runtime::cuda::Device;
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, machine};
+use crate::{device, interrupt, machine};
 use args::{BenchCommand, BenchSayArgs, Threads};
 use measure::Runs;
 use report::{FramesReport, Head, TextRow, TextsReport};
@@ -49,9 +50,11 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
         return Err(Failure::usage("--compare times texts: leave --frames out"));
     }
     let thread_counts = args.threads.counts();
+    let device = args.device.open()?;
     for precision in &args.precision {
         for &threads in &thread_counts {
-            one(console, &args, &subject, (*precision).into(), threads)?;
+            let precision = device::precision(*precision, device.as_ref());
+            one(console, &args, &subject, precision, threads, device.clone())?;
         }
     }
     Ok(())
@@ -104,13 +107,21 @@ fn one(
     subject: &Subject,
     precision: Precision,
     threads: usize,
+    device: Option<Arc<Device>>,
 ) -> Outcome {
     let store = Store::from_env()?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     let slots = if args.frames.is_some() { 1 } else { args.lockstep };
     let (trace_to, pin) = (trace.clone(), args.pin);
-    let options =
-        SpeakerOptions { precision, threads, slots, trace: trace_to, pin, ..SpeakerOptions::default() };
+    let options = SpeakerOptions {
+        precision,
+        threads,
+        slots,
+        device,
+        trace: trace_to,
+        pin,
+        ..SpeakerOptions::default()
+    };
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use voce_audio::{RawEncoding, RawFormat};
 
 use crate::args::PrecisionArg;
+use crate::device::DeviceArgs;
 
 /// How the text is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,6 +70,8 @@ pub(crate) struct HearArgs {
     /// Keep each thread on a core of its own (Linux)
     #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
     pub(crate) pin: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Streaming in chunks of so many milliseconds: 80, 160, 320, 560 or 1120, by the model
     #[arg(long, value_name = "MS", env = "VOCE_CHUNK")]
     pub(crate) chunk: Option<u32>,

@@ -20,7 +20,7 @@ use voce_engine::store::Store;
 
 use crate::console::{self, Console};
 use crate::failure::{Failure, Outcome};
-use crate::interrupt;
+use crate::{device, interrupt};
 use args::{Format, HearArgs};
 use inputs::Input;
 use outputs::Outputs;
@@ -44,8 +44,10 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
     progress.set_message("loading the model");
     let store = Store::from_env()?;
     let reference = model::reference(&store, args.model.as_deref())?;
+    let device = args.device.open()?;
     let options = ListenerOptions {
-        precision: args.precision.into(),
+        precision: device::precision(args.precision, device.as_ref()),
+        device,
         threads: args.threads,
         slots: inputs.len().clamp(1, usize::from(args.streams)),
         pin: args.pin,

@@ -15,6 +15,7 @@ use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStre
 
 use crate::args::{OverlapArg, SamplingArgs, SayArgs};
 use crate::console::Console;
+use crate::device;
 use crate::embedded;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
@@ -47,8 +48,10 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let begun = Instant::now();
     // With a frame limit chunks run one after the other: more slots would only cost memory.
     let slots = if args.sampling.max_frames.is_some() { 1 } else { args.lockstep };
+    let device = args.run.device.open()?;
     let options = SpeakerOptions {
-        precision: args.run.precision.into(),
+        precision: device::precision(args.run.precision, device.as_ref()),
+        device,
         threads: args.run.threads,
         slots,
         overlap: match args.run.overlap {

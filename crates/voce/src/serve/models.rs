@@ -6,8 +6,7 @@ use std::time::Duration;
 use voce_engine::listener::{Listener, ListenerOptions};
 use voce_engine::speaker::Overlap;
 use voce_engine::store::Store;
-use voce_engine::{Speaker, SpeakerOptions};
-use voce_nn::Precision;
+use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
 use voce_server::Models;
 use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser};
 use voce_server::mouth::MouthOptions;
@@ -15,6 +14,7 @@ use voce_server::mouth::MouthOptions;
 use super::settings::{Settings, pairs, seconds};
 use crate::args::{ModelArgs, PrecisionArg};
 use crate::console::Console;
+use crate::device::precision;
 use crate::embedded;
 use crate::failure::{Failure, Outcome};
 
@@ -66,7 +66,8 @@ pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
 /// Opens the recognisers, and prepares the voices to be opened.
 pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
     let plan = plan(store, settings)?;
-    let precision: Precision = settings.precision.unwrap_or(PrecisionArg::Auto).into();
+    let device = device(settings)?.open()?;
+    let precision = precision(settings.precision.unwrap_or(PrecisionArg::Auto), device.as_ref());
     let threads = settings.threads.unwrap_or(0);
     let queue = settings.queue.unwrap_or(0);
     let patience = settings.queue_time.as_deref().map(seconds).transpose()?.unwrap_or(PATIENCE);
@@ -80,6 +81,7 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
             threads,
             slots,
             overlap: Overlap::Auto,
+            device: device.clone(),
             pin: settings.pin,
             keep_warm,
             ..SpeakerOptions::default()
@@ -104,6 +106,7 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
             precision,
             threads,
             slots: slots + SPARE,
+            device: device.clone(),
             pin: settings.pin,
             keep_warm,
             ..ListenerOptions::default()
@@ -118,6 +121,12 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         models.ears.push((ear(NULL.into()), Arc::new(NullEars)));
     }
     Ok(models)
+}
+
+/// Where models run.
+pub(super) fn device(settings: &Settings) -> Outcome<DeviceChoice> {
+    let name = settings.device.as_deref().unwrap_or("auto");
+    name.parse().map_err(|e: UnknownDevice| Failure::usage(e.to_string()))
 }
 
 /// How often an idle model is stepped.

@@ -44,6 +44,9 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, env = "VOCE_PRECISION")]
     #[serde(deserialize_with = "precision")]
     pub(super) precision: Option<PrecisionArg>,
+    /// Where models run: auto (the first NVIDIA GPU, if there is one), cpu, cuda or cuda:N [default: auto]
+    #[arg(long, value_name = "DEVICE", env = "VOCE_DEVICE")]
+    pub(super) device: Option<String>,
     /// Threads of each model; 0 chooses [default: 0]
     #[arg(long, env = "VOCE_THREADS")]
     pub(super) threads: Option<usize>,
@@ -150,6 +153,7 @@ impl Settings {
             speak_slots: self.speak_slots.or(file.speak_slots),
             hear_slots: self.hear_slots.or(file.hear_slots),
             precision: self.precision.or(file.precision),
+            device: self.device.or(file.device),
             threads: self.threads.or(file.threads),
             pin: self.pin || file.pin,
             keep_warm: self.keep_warm.or(file.keep_warm),

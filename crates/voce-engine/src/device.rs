@@ -1,0 +1,149 @@
+//! Which device a model runs on.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, Weak};
+
+use voce_nn::{Formats, Loader, Precision};
+use voce_runtime::cuda::{self, CudaError, Device};
+use voce_runtime::{Exec, Isa};
+
+use crate::EngineError;
+use crate::wake::lock;
+
+/// A wish for a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The first GPU if there is one that works, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+/// A device name that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("'{0}' is no device: use auto, cpu, cuda or cuda:N")]
+pub struct UnknownDevice(String);
+
+impl FromStr for DeviceChoice {
+    type Err = UnknownDevice;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            other => other
+                .strip_prefix("cuda:")
+                .and_then(|n| n.parse().ok())
+                .map(Self::Cuda)
+                .ok_or_else(|| UnknownDevice(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// The device, or none for the CPU. What was asked for by name must work; `auto` says in the log why it did not.
+    pub fn open(self) -> Result<Option<Arc<Device>>, EngineError> {
+        match self {
+            Self::Cpu => Ok(None),
+            Self::Cuda(n) => Ok(Some(shared(n)?)),
+            Self::Auto => match cuda::devices().and_then(|_| shared(0)) {
+                Ok(device) => Ok(Some(device)),
+                Err(CudaError::NoDriver) => Ok(None),
+                Err(e) => {
+                    tracing::warn!("the GPU is not used: {e}");
+                    Ok(None)
+                }
+            },
+        }
+    }
+}
+
+/// Devices that are open, by their numbers: models of one process share them.
+static OPEN: Mutex<Vec<(usize, Weak<Device>)>> = Mutex::new(Vec::new());
+
+fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
+    let mut open = lock(&OPEN);
+    open.retain(|(_, d)| d.strong_count() > 0);
+    if let Some(device) = open.iter().find(|(n, _)| *n == number).and_then(|(_, d)| d.upgrade()) {
+        return Ok(device);
+    }
+    let device = Device::open(number)?;
+    open.push((number, Arc::downgrade(&device)));
+    Ok(device)
+}
+
+/// Where a model's weights go and its ops run.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub device: Option<Arc<Device>>,
+    pub isa: Isa,
+}
+
+impl Place {
+    pub(crate) fn new(device: Option<&Arc<Device>>, isa: Option<Isa>) -> Result<Self, EngineError> {
+        Ok(Self { device: device.cloned(), isa: Isa::chosen(isa)? })
+    }
+
+    /// The formats of a precision here.
+    pub(crate) fn formats(&self, precision: Precision) -> Result<Formats, EngineError> {
+        match &self.device {
+            None => Ok(Formats::new(precision, self.isa)),
+            Some(_) if precision == Precision::Int4 => Err(CudaError::Format("int4").into()),
+            Some(_) => Ok(Formats::on_device(precision)),
+        }
+    }
+
+    /// The same loader to here.
+    pub(crate) fn loader(&self, loader: Loader) -> Loader {
+        match &self.device {
+            Some(device) => loader.on(device.clone()),
+            None => loader,
+        }
+    }
+
+    /// An executor; `threads` are those of a CPU.
+    pub(crate) fn exec(&self, threads: usize) -> Result<Exec, EngineError> {
+        Ok(match &self.device {
+            Some(device) => Exec::on(device)?,
+            None => Exec::with_isa(threads, self.isa)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_unknown_ones_say_so() {
+        for name in ["auto", "cpu", "cuda:0", "cuda:7"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
+        }
+        assert_eq!("cuda".parse::<DeviceChoice>().unwrap(), DeviceChoice::Cuda(0));
+        for name in ["gpu", "cuda:", "cuda:x", ""] {
+            assert!(name.parse::<DeviceChoice>().unwrap_err().to_string().contains("cuda:N"));
+        }
+    }
+
+    #[test]
+    fn four_bits_are_refused_on_a_gpu_and_the_cpu_is_always_there() {
+        assert!(DeviceChoice::Cpu.open().unwrap().is_none());
+        let place = Place::new(None, None).unwrap();
+        assert!(place.formats(Precision::Int4).is_ok());
+    }
+}

@@ -1,0 +1,22 @@
+//! A listener on a device hears what it hears on a CPU. The device is emulated, so clips are short.
+
+use voce_engine::listener::{ListenRequest, Listener, ListenerOptions};
+use voce_runtime::cuda::Device;
+
+use super::support::{clip, exact, fixtures, hear, open, store};
+
+#[test]
+fn a_device_hears_what_the_cpu_hears() {
+    let device = Device::emulated().unwrap();
+    for name in ["stream", "tdt"] {
+        let options = ListenerOptions { device: Some(device.clone()), ..exact(2) };
+        let path = fixtures().join(name);
+        let on_device = Listener::open(&store(), path.to_str().unwrap(), &options).unwrap();
+        let audio = &clip("b.wav")[..16_000];
+        let request = ListenRequest::default();
+        let (got, want) = (hear(&on_device, &request, audio), hear(&open(name, 2), &request, audio));
+        assert_eq!(got.tokens(), want.tokens(), "{name}");
+        assert_eq!(got.frames(), want.frames(), "{name}");
+        device.status().unwrap();
+    }
+}

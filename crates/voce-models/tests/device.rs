@@ -1,0 +1,204 @@
+//! Models on a device against the published packages: the CUDA kernels, emulated on machines without a GPU.
+//!
+//! `VOCE_TEST_DEVICE=cuda` runs the same on a GPU. What is compared stage by stage on the CPU elsewhere is compared in
+//! fewer places here: the emulated device is slow.
+
+mod backend;
+mod fixture;
+mod recogniser;
+
+use fixture::check;
+use recogniser::{error, look_aheads, rows, snr, stream};
+use voce_models::fastconformer::StreamShape;
+use voce_models::mimi::Stage;
+use voce_models::transducer::{Decoder, Hypothesis, Method, Search, SearchOptions, SearchState};
+use voce_nn::{Loader, Precision};
+use voce_runtime::{Buffer, Exec, FrameSpan, Span};
+
+/// Sums in another order than the CPU's, f32 all the same.
+const TOLERANCE: f32 = 5e-5;
+
+#[test]
+fn streaming_recognisers_agree_and_go_on_from_a_snapshot() {
+    backend::on_device();
+    let case = recogniser::Case::new("stream", Precision::F32);
+    let mut exec = backend::exec(1);
+    let encoder = case.encoder(&mut exec);
+    let mel = case.mel();
+    let r = look_aheads(&case)[0];
+    let shape = StreamShape { look_ahead: r, language: 0 };
+    let (mut saved, mut before) = (Vec::new(), 0);
+    let got = stream(&mut exec, &encoder, &mel, shape, &[1], |exec, i, state, made| {
+        if i <= 2 {
+            before += made.len();
+        }
+        if i == 2 {
+            saved = encoder.save(exec, state, 1);
+        }
+    });
+    let e = error(&got, &case.expected(&format!("R{r}/encoder")));
+    assert!(e < TOLERANCE, "{e:e}");
+    let mut state = encoder.state(3, 40);
+    encoder.restore(&mut exec, &mut state, 2, &saved).unwrap();
+    let at = encoder.mel_rows(r, 3, true);
+    let span = FrameSpan { slot: 2, rows: mel.rows() - at, last: true };
+    let (x, made) = encoder.step(&mut exec, &mut state, &rows(&mel, at..mel.rows()), &[span]);
+    exec.fetch(x, made[0].rows);
+    let e = error(x.head(made[0].rows), &got[before..]);
+    assert!(e < TOLERANCE, "after a snapshot: {e:e}");
+    exec.status().unwrap();
+}
+
+#[test]
+fn offline_recognisers_agree_beside_a_shorter_clip() {
+    backend::on_device();
+    let case = recogniser::Case::new("tdt", Precision::F32);
+    let mut exec = backend::exec(1);
+    let encoder = case.encoder(&mut exec);
+    let (a, b) = (case.mel(), case.mel_of("audio/b.wav"));
+    let mut both = Buffer::new(a.rows() + b.rows(), a.cols());
+    for r in 0..both.rows() {
+        let row = if r < a.rows() { a.row(r) } else { b.row(r - a.rows()) };
+        both.row_mut(r).copy_from_slice(row);
+    }
+    let mut state = encoder.state(2, 16);
+    let shape = StreamShape { look_ahead: 0, language: 0 };
+    let spans = [(1, a.rows()), (0, b.rows())].map(|(slot, rows)| FrameSpan { slot, rows, last: true });
+    spans.iter().for_each(|s| encoder.start(&mut state, s.slot, shape));
+    let (x, made) = encoder.step(&mut exec, &mut state, &both, &spans);
+    exec.fetch(x, made.iter().map(|s| s.rows).sum());
+    let e = error(x.head(made[0].rows), &case.expected("encoder"));
+    assert!(e < TOLERANCE, "{e:e}");
+    exec.status().unwrap();
+}
+
+#[test]
+fn smaller_formats_stay_close() {
+    backend::on_device();
+    for (precision, least) in [(Precision::Bf16, 25.0), (Precision::Int8, 20.0)] {
+        let case = recogniser::Case::new("stream", precision);
+        let mut exec = backend::exec(1);
+        let encoder = case.encoder(&mut exec);
+        let r = look_aheads(&case)[0];
+        let shape = StreamShape { look_ahead: r, language: 0 };
+        let got = stream(&mut exec, &encoder, &case.mel(), shape, &[4], |_, _, _, _| ());
+        let db = snr(&got, &case.expected(&format!("R{r}/encoder")));
+        assert!(db > least, "{precision}: {db:.1} dB");
+        exec.status().unwrap();
+    }
+}
+
+#[test]
+fn searches_find_what_they_find_on_a_cpu() {
+    backend::on_device();
+    for name in ["stream", "tdt", "ctc"] {
+        let case = recogniser::Case::new(name, Precision::F32);
+        let host = Loader::new(case.loader.source());
+        let decoders = [
+            Decoder::load(&case.loader, &case.config, case.formats).unwrap(),
+            Decoder::load(&host, &case.config, case.formats).unwrap(),
+        ];
+        let width = decoders[0].frame_width();
+        let file = std::fs::read_to_string(recogniser::folder().join(name).join("search.json")).unwrap();
+        let file: serde_json::Value = serde_json::from_str(&file).unwrap();
+        let frames = case.expected(file["input"].as_str().unwrap());
+        let rows = (frames.len() / width).min(20);
+        for (method, beam) in [(Method::Greedy, 1), (Method::Malsd, 3)] {
+            let options = SearchOptions { method, beam, ..SearchOptions::default() };
+            let run = |decoder: &Decoder, exec: &mut Exec| {
+                let mut search = Search::new(decoder, 2);
+                let mut states = [(); 2].map(|()| SearchState::new(decoder, &options).unwrap());
+                // The second stream is behind the first and takes its frames in other cuts.
+                for (a, b) in [(0..7, 0..2), (7..rows, 2..9), (rows..rows, 9..rows)] {
+                    let spans = [a.len(), b.len()].map(|rows| Span { slot: 0, rows });
+                    let mut part = Buffer::new(a.len() + b.len(), width);
+                    for (to, from) in a.chain(b).enumerate() {
+                        part.row_mut(to).copy_from_slice(&frames[from * width..(from + 1) * width]);
+                    }
+                    search.step(exec, decoder, &mut part, &spans, &mut states);
+                }
+                search.flush(exec, decoder, &mut states);
+                exec.status().unwrap();
+                states.map(|s| s.finish())
+            };
+            let got = run(&decoders[0], &mut backend::exec(1));
+            let want = run(&decoders[1], &mut Exec::new(1).unwrap());
+            for (got, want) in got.iter().zip(&want) {
+                let labels = |h: &Hypothesis| h.tokens.iter().map(|t| (t.id, t.frame)).collect::<Vec<_>>();
+                assert_eq!(labels(&got[0]), labels(&want[0]), "{name} {method:?}");
+                for (a, b) in got[0].tokens.iter().zip(&want[0].tokens) {
+                    assert!((a.log_prob - b.log_prob).abs() < 1e-3, "{name} {method:?}");
+                }
+            }
+            assert!(!want[0][0].tokens.is_empty(), "{name}: nothing to find");
+        }
+    }
+}
+
+#[test]
+fn pocket_agrees_layer_by_layer() {
+    backend::on_device();
+    for name in ["lsd4", "drifting_gqa"] {
+        let case = fixture::Case::f32(name);
+        let mut exec = backend::exec(1);
+        let lm = case.lm();
+        let voice = case.voice(&mut exec, &lm);
+        let (tokens, latent, frames) = (case.tokens(), lm.latent_dim(), 3);
+        let mut state = lm.state(2, voice.positions() + tokens.len() + frames);
+        lm.start(&mut exec, &mut state, 1, &voice);
+        lm.prefill_watched(
+            &mut exec,
+            &mut state,
+            1,
+            &tokens,
+            Some(&mut |i, rows| {
+                let want = case.dump(&format!("prefill/layer.{i}"));
+                check(&format!("{name} prefill layer {i}"), rows, &want, TOLERANCE);
+            }),
+        );
+        let (noise, want) = (case.dump("noise/noise"), case.dump("noise/latent"));
+        for t in 0..frames {
+            let part = t * latent..(t + 1) * latent;
+            let out = lm.step(&mut exec, &mut state, &[1], &noise[part.clone()], case.steps());
+            check(&format!("{name} latent {t}"), out.latents, &want[part.clone()], 1e-4);
+            state.set_last(&mut exec, 1, &want[part]);
+        }
+        exec.status().unwrap();
+    }
+}
+
+#[test]
+fn the_codec_agrees_stage_by_stage() {
+    backend::on_device();
+    let case = fixture::Case::f32("lsd");
+    let mut exec = backend::exec(1);
+    let decoder = case.decoder(None);
+    let mut state = decoder.state(2, 8);
+    for call in 0..2 {
+        let input = case.dump(&format!("dec/call.{call}/input"));
+        let frames = input.len() / decoder.latent_dim();
+        let spans = [Span { slot: 1, rows: frames }];
+        let mut compared = 0;
+        decoder.decode_watched(
+            &mut exec,
+            &mut state,
+            &spans,
+            &input,
+            Some(&mut |stage, rows| {
+                let name = match stage {
+                    Stage::Quantizer => "quantizer".into(),
+                    Stage::Upsample => "upsample".into(),
+                    Stage::TransformerLayer(i) => format!("transformer.{i}"),
+                    Stage::Transformer => "transformer".into(),
+                    Stage::Seanet(i) => format!("seanet.{i}"),
+                    Stage::Downsample => return,
+                };
+                let want = case.rows(&format!("dec/call.{call}/{name}")).unwrap();
+                check(&format!("call {call} {name}"), &rows[..want.len()], &want, TOLERANCE);
+                compared += 1;
+            }),
+        );
+        assert!(compared >= 8, "only {compared} stages compared");
+    }
+    exec.status().unwrap();
+}

@@ -1,0 +1,255 @@
+//! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
+
+use super::driver::{Address, KernelId, Shape};
+use super::queue::Args;
+use super::{Cuda, Plain, program, reserve};
+use crate::exec::{AttentionOp, Buffer, KvFormat, KvSpec, RelativeAttentionOp, Rope, RopeStyle};
+use crate::matrix::Format;
+
+/// Queries of a tile's block.
+const TILE_QUERIES: usize = 16;
+/// Threads of a block of the kernel for single rows.
+const DECODE_THREADS: u32 = 128;
+/// Threads of a tile's block.
+const TILE_THREADS: u32 = 256;
+/// Positions that a block of the kernel for single rows reads at once.
+const PART: usize = 256;
+/// Query heads of a key head up to which a single row goes to that kernel.
+const DECODE_QUERIES: usize = 4;
+/// Blocks per multiprocessor from which reading is not split further.
+const BLOCKS: usize = 4;
+/// Shared memory that a tile's block should not exceed, so that two fit.
+const SHARED: usize = 112 << 10;
+
+/// Some rows of one slot: see `attention.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Task {
+    row: u32,
+    rows: u32,
+    slot: u32,
+    position: u32,
+    first: u32,
+    end: u32,
+    pad: [u32; 2],
+}
+
+// SAFETY: numbers without padding.
+unsafe impl Plain for Task {}
+
+impl Task {
+    fn new(row: usize, rows: usize, slot: usize, position: usize, seen: (usize, usize)) -> Self {
+        let [row, rows, slot, position, first, end] =
+            [row, rows, slot, position, seen.0, seen.1].map(|v| v as u32);
+        Self { row, rows, slot, position, first, end, pad: [0; 2] }
+    }
+}
+
+/// Arguments of every kernel of `attention.cu`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct AttendArgs {
+    qkv: Address,
+    out: Address,
+    cache: Address,
+    tasks: Address,
+    rope_table: Address,
+    rope_freqs: Address,
+    partials: Address,
+    counters: Address,
+    distances: Address,
+    content: Address,
+    position: Address,
+    qkv_stride: u32,
+    out_stride: u32,
+    heads: u32,
+    kv_heads: u32,
+    dim: u32,
+    width: u32,
+    capacity: u32,
+    window: u32,
+    rope: u32,
+    rope_rows: u32,
+    splits: u32,
+    tile: u32,
+    farthest: u32,
+    distance_stride: u32,
+    causal: u32,
+    scale: f32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for AttendArgs {}
+
+/// Keys of a tile and the shared memory of its block. Not a matter of the batch: sums over tiles are to be the same
+/// in every one.
+fn tile(spec: &KvSpec, farthest: Option<usize>) -> (usize, usize) {
+    let value = spec.value_bytes();
+    let (stride, once) = (spec.width() + 16 / value, usize::from(farthest.is_some()));
+    let bytes = |tile: usize| {
+        let rows = TILE_QUERIES * (1 + once) + 2 * tile + once * (tile + TILE_QUERIES);
+        let scores = TILE_QUERIES * (tile + 4 + once * (tile + TILE_QUERIES + 4));
+        (rows * stride + TILE_QUERIES * (tile + 8)) * value + 4 * scores
+    };
+    // The keys of a short chunk are one tile; larger ones are worth it only where many blocks still fit.
+    let one = farthest.is_some_and(|f| (64..96).contains(&f)).then_some((96, SHARED));
+    let sizes = one.into_iter().chain([(128, SHARED / 2), (64, SHARED), (32, SHARED)]);
+    let tile = sizes.into_iter().find(|&(t, most)| bytes(t) <= most).map_or(16, |(t, _)| t);
+    (tile, bytes(tile))
+}
+
+impl Cuda {
+    fn rope(&mut self, rope: Option<&Rope>, args: &mut AttendArgs) {
+        let Some(rope) = rope else { return };
+        args.rope = match rope.style {
+            RopeStyle::Interleaved => 1,
+            RopeStyle::Halves => 2,
+        };
+        args.rope_rows = (rope.table.len() / (2 * rope.freqs.len()).max(1)) as u32;
+        (args.rope_table, args.rope_freqs) = (self.constant(&rope.table), self.constant(&rope.freqs));
+    }
+
+    /// What all launches of an op over a layer of a cache share.
+    fn attend_args(&mut self, spec: &KvSpec, layer: usize, qkv: &Buffer, out: &mut Buffer) -> AttendArgs {
+        AttendArgs {
+            qkv: self.read(qkv),
+            out: self.write(out),
+            cache: (layer * spec.bytes() / spec.layers) as u64,
+            qkv_stride: qkv.cols() as u32,
+            out_stride: out.cols() as u32,
+            kv_heads: spec.kv_heads as u32,
+            dim: spec.head_dim as u32,
+            width: spec.width() as u32,
+            capacity: spec.capacity as u32,
+            splits: 1,
+            scale: 1.0 / (spec.head_dim as f32).sqrt(),
+            ..AttendArgs::default()
+        }
+    }
+
+    pub(crate) fn attention(&mut self, op: AttentionOp<'_>, out: &mut Buffer) {
+        let spec = *op.cache.spec();
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, out);
+        args.cache += self.cache(op.cache);
+        self.rope(op.rope, &mut args);
+        (args.heads, args.causal) = (op.heads as u32, 1);
+        args.window = op.window.unwrap_or(0) as u32;
+        let group = op.heads / spec.kv_heads;
+        let (mut singles, mut tiles) = (Vec::new(), Vec::new());
+        let (mut row, mut longest) = (0, 0);
+        for span in op.spans {
+            let start = op.cache.position(span.slot);
+            let first = |p: usize| op.window.map_or(0, |w| (p + 1).saturating_sub(w));
+            if span.rows == 1 && group <= DECODE_QUERIES {
+                longest = longest.max(start + 1 - first(start));
+                singles.push(Task::new(row, 1, span.slot, start, (first(start), start + 1)));
+            } else {
+                let step = (TILE_QUERIES / group).max(1);
+                for part in (0..span.rows).step_by(step) {
+                    let (at, rows) = (start + part, step.min(span.rows - part));
+                    tiles.push(Task::new(row + part, rows, span.slot, at, (first(at), at + rows)));
+                }
+            }
+            row += span.rows;
+        }
+        let count = singles.len();
+        let blocks = count * spec.kv_heads;
+        let queries = if group == 1 { 1 } else { DECODE_QUERIES };
+        if count > 0 && blocks < BLOCKS * self.device().info().processors as usize {
+            // As a power of two, so that few different launches come.
+            let splits = longest.div_ceil(PART).next_power_of_two();
+            if splits > 1 {
+                let device = self.queue.device.clone();
+                let record = queries * (spec.width() + 2) * 4;
+                args.partials = reserve(&device, &mut self.scratch.partials, blocks * splits * record);
+                args.counters = reserve(&device, &mut self.scratch.counters, blocks * 4);
+                args.splits = splits as u32;
+            }
+        }
+        singles.append(&mut tiles);
+        args.tasks = self.queue.table(&singles);
+        if count > 0 {
+            let kernel = match (spec.format, queries) {
+                (KvFormat::F32, 1) => program::DECODE_F32,
+                (KvFormat::F32, _) => program::DECODE_GROUP_F32,
+                (KvFormat::Bf16, 1) => program::DECODE_BF16,
+                (KvFormat::Bf16, _) => program::DECODE_GROUP_BF16,
+            };
+            let own = 2 * spec.width() * spec.value_bytes();
+            let shared = (queries * (6 * spec.width() + PART) * 4 + own) as u32;
+            let shape = Shape { grid: [blocks as u32, args.splits, 1], block: DECODE_THREADS, shared };
+            self.queue.launch(kernel, shape, &args);
+        }
+        args.tasks += (count * size_of::<Task>()) as u64;
+        self.put_kv(&spec, &args, &singles[count..]);
+        self.tiles(&spec, &args, singles.len() - count);
+    }
+
+    pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut Buffer) {
+        let spec = *op.cache.spec();
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, out);
+        args.cache += self.cache(op.cache);
+        args.heads = spec.kv_heads as u32;
+        (args.content, args.position) = (self.constant(op.content_bias), self.constant(op.position_bias));
+        args.farthest = op.positions.farthest as u32;
+        let format = if spec.format == KvFormat::F32 { Format::F32 } else { Format::Bf16 };
+        let mut distances = usize::MAX;
+        let heads = op.positions.heads.iter();
+        let addresses: Vec<u64> = heads
+            .map(|m| {
+                assert!(m.format == format && m.k == spec.head_dim, "distances as the cache");
+                let matrix = m.device.as_ref().expect("distances are on the device");
+                (distances, args.distance_stride) = (distances.min(m.n), matrix.stride as u32);
+                matrix.at()
+            })
+            .collect();
+        let mut tasks = Vec::new();
+        let mut row = 0;
+        for span in op.spans {
+            let start = op.cache.position(span.slot);
+            let (mut at, end) = (start, start + span.rows);
+            while at < end {
+                // Rows of one chunk see the same: a block does not cross chunks.
+                let rows = (span.chunk - at % span.chunk).min(end - at).min(TILE_QUERIES);
+                let seen = span.seen(at, end);
+                assert!(
+                    op.positions.farthest + seen.0 + 1 >= at + rows,
+                    "the farthest distance is tabulated"
+                );
+                assert!(
+                    op.positions.farthest + seen.1 - at <= distances,
+                    "the nearest distance is tabulated"
+                );
+                tasks.push(Task::new(row, rows, span.slot, at, seen));
+                (at, row) = (at + rows, row + rows);
+            }
+        }
+        args.tasks = self.queue.table(&tasks);
+        self.put_kv(&spec, &args, &tasks);
+        args.distances = self.queue.table(&addresses);
+        self.tiles(&spec, &args, tasks.len());
+    }
+
+    /// Keys and values of tiles' rows to their rings.
+    fn put_kv(&mut self, spec: &KvSpec, args: &AttendArgs, tasks: &[Task]) {
+        let kernel = match spec.format {
+            KvFormat::F32 => program::PUT_KV_F32,
+            KvFormat::Bf16 => program::PUT_KV_BF16,
+        };
+        let rows = tasks.iter().map(|t| t.rows).max().unwrap_or(0);
+        let shape = Shape { grid: [tasks.len() as u32, rows, 1], block: 256, shared: 0 };
+        self.queue.launch(kernel, shape, args);
+    }
+
+    fn tiles(&mut self, spec: &KvSpec, args: &AttendArgs, tasks: usize) {
+        let kernel: KernelId = match spec.format {
+            KvFormat::F32 => program::TILE_F32,
+            KvFormat::Bf16 => program::TILE_BF16,
+        };
+        let (keys, shared) = tile(spec, (args.distances != 0).then_some(args.farthest as usize));
+        let args = AttendArgs { tile: keys as u32, splits: 1, partials: 0, counters: 0, ..*args };
+        let parts = (args.heads / args.kv_heads).div_ceil(TILE_QUERIES as u32);
+        let grid = [tasks as u32 * args.kv_heads, parts, 1];
+        self.queue.launch(kernel, Shape { grid, block: TILE_THREADS, shared: shared as u32 }, &args);
+    }
+}

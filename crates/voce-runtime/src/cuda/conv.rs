@@ -1,0 +1,280 @@
+//! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
+
+use super::driver::{Address, Shape};
+use super::linear::{NormArgs, Rows, StoreArgs, activation};
+use super::pointwise::{THREADS, lanes};
+use super::queue::Args;
+use super::streams::StreamArgs;
+use super::{Cuda, program, reserve};
+use crate::exec::{Buffer, ConvOp, ConvState, DepthwiseOp, SubsampleOp, SubsampleState, UpsampleOp};
+use crate::matrix::Format;
+use crate::simd::Activation;
+
+/// Outputs up to which rows are multiplied where they are instead of being gathered for a product.
+const THIN: usize = 4;
+/// Bytes of gathered rows per multiprocessor that a product takes at a time, so that the cache holds them all.
+const GATHERED: usize = 256 << 10;
+
+/// The device's form of a convolution's shape.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct TapsArgs {
+    taps: u32,
+    stride: u32,
+    dilation: u32,
+    pad: u32,
+}
+
+/// Arguments of `conv_operand`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ConvArgs {
+    stream: StreamArgs,
+    shape: TapsArgs,
+    out: Address,
+    first: u32,
+    rows: u32,
+    out_stride: u32,
+    narrow: u32,
+    lanes: u32,
+    row_blocks: u32,
+}
+
+/// Arguments of `conv_thin`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ThinConvArgs {
+    stream: StreamArgs,
+    store: StoreArgs,
+    shape: TapsArgs,
+    w: Address,
+    rows: u32,
+    n: u32,
+    w_stride: u32,
+    narrow: u32,
+    row_blocks: u32,
+    pad: u32,
+}
+
+/// Arguments of `upsample`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct UpsampleArgs {
+    stream: StreamArgs,
+    kernel: Address,
+    out: Address,
+    rows: u32,
+    taps: u32,
+    stride: u32,
+    out_stride: u32,
+    lanes: u32,
+    row_blocks: u32,
+}
+
+/// Arguments of `depthwise`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DepthwiseArgs {
+    stream: StreamArgs,
+    norm: NormArgs,
+    kernel: Address,
+    bias: Address,
+    out: Address,
+    rows: u32,
+    taps: u32,
+    act: u32,
+    out_stride: u32,
+}
+
+/// Arguments of `subsample`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SubsampleArgs {
+    stream: StreamArgs,
+    kernel: Address,
+    bias: Address,
+    out: Address,
+    rows: u32,
+    bins: u32,
+    out_bins: u32,
+    left: u32,
+    channels: u32,
+    spread: u32,
+    act: u32,
+    lanes: u32,
+    row_blocks: u32,
+    pad: u32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for ConvArgs {}
+// SAFETY: as above.
+unsafe impl Args for ThinConvArgs {}
+// SAFETY: as above.
+unsafe impl Args for UpsampleArgs {}
+// SAFETY: as above.
+unsafe impl Args for DepthwiseArgs {}
+// SAFETY: as above.
+unsafe impl Args for SubsampleArgs {}
+
+/// Blocks of rows that have `lanes` threads each.
+fn row_blocks(rows: usize, lanes: u32) -> u32 {
+    (rows as u32).div_ceil(THREADS / lanes)
+}
+
+impl Cuda {
+    /// Gathers the rows under the taps and multiplies them: a cacheful at a time.
+    pub(crate) fn conv(&mut self, op: &ConvOp<'_>, rows: usize, state: &mut ConvState, out: &mut Buffer) {
+        let device = op.w.device.as_ref().expect("weights are on the device");
+        let (out_stride, k_stride) = (op.w.n.max(out.cols()), device.stride);
+        let mut store = StoreArgs {
+            out: self.write(out),
+            bias: self.optional(op.bias),
+            gate: 0,
+            out_stride: out_stride as u32,
+            gate_stride: 0,
+            act: activation(op.act),
+            store: u32::from(op.add),
+        };
+        let stream = self.streams(op.x, op.spans, op.stride, op.pre, state);
+        let [taps, stride, dilation] = [op.taps, op.stride, op.dilation].map(|v| v as u32);
+        let shape = TapsArgs { taps, stride, dilation, pad: 0 };
+        if op.w.n <= THIN {
+            let row_blocks = row_blocks(rows, 32);
+            let args = ThinConvArgs {
+                stream,
+                store,
+                shape,
+                w: device.at(),
+                rows: rows as u32,
+                n: op.w.n as u32,
+                w_stride: k_stride as u32,
+                narrow: u32::from(op.w.format == Format::Bf16),
+                row_blocks,
+                pad: 0,
+            };
+            let blocks = row_blocks + stream.keep_blocks();
+            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared: 0 };
+            return self.queue.launch(program::CONV_THIN, launch, &args);
+        }
+        let few = self.is_few(op.w, rows);
+        let narrow = !few && op.w.format == Format::Bf16;
+        let row_bytes = k_stride * if narrow { 2 } else { 4 };
+        let memory = self.queue.device.clone();
+        let cached = GATHERED * memory.info().processors as usize;
+        let chunk = (cached / row_bytes).clamp(1, rows);
+        let operand = reserve(&memory, &mut self.scratch.operand, chunk * row_bytes);
+        let lanes = lanes(k_stride / 4);
+        for first in (0..rows).step_by(chunk) {
+            let count = chunk.min(rows - first);
+            let row_blocks = row_blocks(count, lanes);
+            let args = ConvArgs {
+                stream,
+                shape,
+                out: operand,
+                first: first as u32,
+                rows: count as u32,
+                out_stride: k_stride as u32,
+                narrow: u32::from(narrow),
+                lanes,
+                row_blocks,
+            };
+            let keep = if first == 0 { stream.keep_blocks() } else { 0 };
+            let launch = Shape { grid: [row_blocks + keep, 1, 1], block: THREADS, shared: 0 };
+            self.queue.launch(program::CONV_OPERAND, launch, &args);
+            if few {
+                self.few_rows(op.w, NormArgs::default(), operand, k_stride, count, store);
+            } else {
+                self.product(op.w, Rows { a: operand, stride: k_stride, scales: 0 }, count, store);
+            }
+            store.out += (count * out_stride * 4) as u64;
+        }
+    }
+
+    pub(crate) fn upsample(
+        &mut self,
+        op: &UpsampleOp<'_>,
+        rows: usize,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) {
+        let (channels, out_stride) = (op.x.cols(), out.cols() as u32);
+        let (kernel, out) = (self.constant(op.kernel), self.write(out));
+        let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
+        let (lanes, rows) = (lanes(channels), rows * op.stride);
+        let row_blocks = row_blocks(rows, lanes);
+        let args = UpsampleArgs {
+            stream,
+            kernel,
+            out,
+            rows: rows as u32,
+            taps: stream.history + 1,
+            stride: op.stride as u32,
+            out_stride,
+            lanes,
+            row_blocks,
+        };
+        let shape = Shape { grid: [row_blocks + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::UPSAMPLE, shape, &args);
+    }
+
+    pub(crate) fn depthwise(
+        &mut self,
+        op: &DepthwiseOp<'_>,
+        rows: usize,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) {
+        let norm = op.norm.map_or_else(NormArgs::default, |n| self.row_norm(&n));
+        let out_stride = out.cols() as u32;
+        let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
+        let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
+        let args = DepthwiseArgs {
+            stream,
+            norm,
+            kernel,
+            bias,
+            out,
+            rows: rows as u32,
+            taps: (op.kernel.len() / op.x.cols()) as u32,
+            act: activation(op.act),
+            out_stride,
+        };
+        let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::DEPTHWISE, shape, &args);
+    }
+
+    /// `made` time rows come out of it.
+    pub(crate) fn subsample(
+        &mut self,
+        op: &SubsampleOp<'_>,
+        made: usize,
+        state: &mut SubsampleState,
+        out: &mut Buffer,
+    ) {
+        let spec = state.spec;
+        let channels = out.cols();
+        let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
+        let stream = self.time_streams(op, state);
+        let (lanes, rows) = (lanes(channels.div_ceil(4)), made * spec.out_bins());
+        let row_blocks = row_blocks(rows, lanes);
+        let args = SubsampleArgs {
+            stream,
+            kernel,
+            bias,
+            out,
+            rows: rows as u32,
+            bins: spec.bins as u32,
+            out_bins: spec.out_bins() as u32,
+            left: spec.left as u32,
+            channels: channels as u32,
+            spread: u32::from(spec.channels == 1),
+            act: activation(op.act),
+            lanes,
+            row_blocks,
+            pad: 0,
+        };
+        let shape = Shape { grid: [row_blocks + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::SUBSAMPLE, shape, &args);
+    }
+}

@@ -1,0 +1,258 @@
+//! A device that is not there: the same kernels, compiled for the CPU, for tests on machines without a GPU.
+//!
+//! `emulator/device.h` gives the C++ compiler the part of CUDA that the kernels use, `emulator/scheduler.cpp` runs a
+//! block's threads as fibres. Built at first use with the system's C++ compiler into the temporary folder.
+
+use std::ffi::{CString, c_char};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::sync::OnceLock;
+
+use super::driver::{Address, Command, DeviceInfo, Driver, Graph, Product, ProductKind, Stream};
+use super::{CudaError, program};
+
+type LaunchFn = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *const u8) -> i32;
+
+/// Kernels on the CPU; device memory is host memory.
+pub(crate) struct Emulator {
+    info: DeviceInfo,
+    launch: LaunchFn,
+    names: Vec<CString>,
+}
+
+fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
+    CudaError::Failed { call, message: message.to_string() }
+}
+
+/// The kernels' entry points as the emulator calls them: `KERNEL(name, Args, threads)` in the sources.
+fn entries() -> String {
+    let mut text = String::from(
+        "extern \"C\" int voce_emulate(const char* name, const unsigned* grid, unsigned block, unsigned shared, const void* args) {\n  dim3 g{grid[0], grid[1], grid[2]}, b{block, 1, 1};\n",
+    );
+    for (_, source) in program::SOURCES {
+        for line in source.lines().filter_map(|l| l.strip_prefix("KERNEL(")) {
+            let mut parts = line.split(',').map(str::trim);
+            if let (Some(name), Some(args)) = (parts.next(), parts.next()) {
+                let _ = writeln!(
+                    text,
+                    "  if (!strcmp(name, \"{name}\")) {{ emulator::run([](const void* a) {{ {name}(*static_cast<const {args}*>(a)); }}, args, g, b, shared); return 0; }}"
+                );
+            }
+        }
+    }
+    text.push_str("  return 1;\n}\n");
+    text
+}
+
+/// Compiles the emulator and the kernels, or finds that this was done before.
+fn build() -> Result<PathBuf, CudaError> {
+    let header = include_str!("emulator/device.h");
+    let scheduler = include_str!("emulator/scheduler.cpp");
+    let unit = format!("{header}\n{}\n{}", program::source(), entries());
+    let hash = {
+        use std::hash::{Hash, Hasher};
+        let mut h = std::hash::DefaultHasher::new();
+        (&unit, scheduler).hash(&mut h);
+        h.finish()
+    };
+    let folder = std::env::temp_dir().join(format!("voce-emulator-{hash:016x}"));
+    let library = folder.join("kernels.so");
+    if library.exists() {
+        return Ok(library);
+    }
+    let io = |e: std::io::Error| failed("emulator", e);
+    std::fs::create_dir_all(&folder).map_err(io)?;
+    let part = folder.join(format!("kernels.{}.so", std::process::id()));
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).map_err(io);
+    write("device.h", header)?;
+    write("scheduler.cpp", scheduler)?;
+    write("kernels.cpp", &unit)?;
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let output = Process::new(&compiler)
+        .args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-o"])
+        .arg(&part)
+        .args([folder.join("scheduler.cpp"), folder.join("kernels.cpp")])
+        .output()
+        .map_err(|e| failed("emulator", format!("{compiler}: {e}")))?;
+    if !output.status.success() {
+        return Err(failed("emulator", String::from_utf8_lossy(&output.stderr)));
+    }
+    std::fs::rename(&part, &library).map_err(io)?;
+    Ok(library)
+}
+
+fn load(path: &Path) -> Result<LaunchFn, CudaError> {
+    // SAFETY: the library was built above and has no initialisers; it stays loaded.
+    unsafe {
+        let library = libloading::Library::new(path).map_err(|e| failed("emulator", e))?;
+        let launch = *library.get::<LaunchFn>(b"voce_emulate").map_err(|e| failed("emulator", e))?;
+        std::mem::forget(library);
+        Ok(launch)
+    }
+}
+
+impl Emulator {
+    pub(crate) fn open() -> Result<Self, CudaError> {
+        static LAUNCH: OnceLock<Result<LaunchFn, CudaError>> = OnceLock::new();
+        let launch = LAUNCH.get_or_init(|| build().and_then(|p| load(&p))).clone()?;
+        let names = program::KERNELS.iter().map(|k| CString::new(k.name).expect("no zero bytes")).collect();
+        let info = DeviceInfo {
+            name: "emulated device".into(),
+            capability: (9, 0),
+            processors: 4,
+            memory: 8 << 30,
+            shared: 227 << 10,
+            driver: 12_000,
+        };
+        Ok(Self { info, launch, names })
+    }
+
+    /// # Safety
+    /// Addresses are of this device's memory and hold what the product says.
+    unsafe fn product(p: &Product) {
+        for i in 0..p.m as usize {
+            for j in 0..p.n as usize {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let (a, w) = (i * p.a_stride as usize, j * p.w_stride as usize);
+                    let out = i * p.out_stride as usize + j;
+                    let sum = |a_at: &dyn Fn(usize) -> f64, w_at: &dyn Fn(usize) -> f64| {
+                        (0..p.k as usize).map(|k| a_at(a + k) * w_at(w + k)).sum::<f64>()
+                    };
+                    match p.kind {
+                        ProductKind::F32 | ProductKind::Tf32 => {
+                            let (x, y, o) = (p.a as *const f32, p.w as *const f32, p.out as *mut f32);
+                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as f32;
+                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                        }
+                        ProductKind::Bf16 => {
+                            let (x, y, o) = (p.a as *const u16, p.w as *const u16, p.out as *mut f32);
+                            let wide = |v: u16| f32::from_bits((v as u32) << 16) as f64;
+                            let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32;
+                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                        }
+                        ProductKind::Int8 => {
+                            let (x, y, o) = (p.a as *const i8, p.w as *const i8, p.out as *mut i32);
+                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as i32;
+                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Driver for Emulator {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory(&self) -> Result<(u64, u64), CudaError> {
+        Ok((self.info.memory, self.info.memory))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Address, CudaError> {
+        if bytes as u64 > self.info.memory {
+            return Err(CudaError::OutOfMemory { asked: bytes as u64, free: self.info.memory });
+        }
+        // SAFETY: a non-zero size; the length is kept in front, to free it. 256-byte alignment as on devices.
+        unsafe {
+            let layout = std::alloc::Layout::from_size_align_unchecked(bytes + 256, 256);
+            let base = std::alloc::alloc_zeroed(layout);
+            if base.is_null() {
+                return Err(CudaError::OutOfMemory { asked: bytes as u64, free: 0 });
+            }
+            base.cast::<usize>().write(bytes);
+            Ok(base.add(256) as u64)
+        }
+    }
+
+    fn free(&self, at: Address) {
+        // SAFETY: made by `alloc`, which kept the length.
+        unsafe {
+            let base = (at as *mut u8).sub(256);
+            let bytes = base.cast::<usize>().read();
+            std::alloc::dealloc(base, std::alloc::Layout::from_size_align_unchecked(bytes + 256, 256));
+        }
+    }
+
+    fn stream(&self) -> Result<Stream, CudaError> {
+        Ok(Stream(0))
+    }
+
+    fn close(&self, _stream: Stream) {}
+
+    fn upload(&self, _stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: device memory of that size, which is host memory.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn download(&self, _stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn enqueue(&self, _stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
+        for command in commands {
+            match command {
+                Command::Launch { kernel, shape, args: at, len } => {
+                    // An aligned copy, as a launch makes one.
+                    let mut copy = vec![0u128; len.div_ceil(16)];
+                    // SAFETY: `len` bytes of arguments; the kernel's name and sizes are those it was built with.
+                    let code = unsafe {
+                        std::ptr::copy_nonoverlapping(args[*at..].as_ptr(), copy.as_mut_ptr().cast(), *len);
+                        (self.launch)(
+                            self.names[*kernel as usize].as_ptr(),
+                            shape.grid.as_ptr(),
+                            shape.block,
+                            shape.shared,
+                            copy.as_ptr().cast(),
+                        )
+                    };
+                    if code != 0 {
+                        return Err(failed(
+                            "emulator",
+                            format!("no kernel {:?}", self.names[*kernel as usize]),
+                        ));
+                    }
+                }
+                // SAFETY: recorded with addresses of this device.
+                Command::Product(p) => unsafe { Self::product(p) },
+                // SAFETY: both ends are memory of this device.
+                Command::Copy { from, to, bytes } => unsafe {
+                    std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes)
+                },
+                // SAFETY: memory of this device.
+                Command::Zero { to, bytes } => unsafe { std::ptr::write_bytes(*to as *mut u8, 0, *bytes) },
+            }
+        }
+        Ok(())
+    }
+
+    fn capture(
+        &self,
+        _stream: Stream,
+        _commands: &[Command],
+        _args: &[u8],
+    ) -> Result<Option<Graph>, CudaError> {
+        Ok(None)
+    }
+
+    fn replay(&self, _stream: Stream, _graph: Graph) -> Result<(), CudaError> {
+        Err(failed("emulator", "no graphs"))
+    }
+
+    fn drop_graph(&self, _graph: Graph) {}
+
+    fn wait(&self, _stream: Stream) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn wait_all(&self) -> Result<(), CudaError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+// Runs a grid: blocks one after the other, a block's threads as fibres that take turns at barriers.
+#include "device.h"
+#include <cstdio>
+#include <cstdlib>
+#include <algorithm>
+#include <sys/mman.h>
+#include <vector>
+
+#if defined(__x86_64__)
+extern "C" void voce_switch(void** save, void* to);
+asm(R"(
+.text
+.globl voce_switch
+.type voce_switch, @function
+voce_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size voce_switch, .-voce_switch
+)");
+#else
+#error "the emulator's fibres are written for x86-64"
+#endif
+
+namespace emulator {
+namespace {
+enum class State { Ready, AtBlock, AtWarp, Done };
+constexpr size_t STACK = 256 * 1024;
+constexpr unsigned MAX_THREADS = 1024;
+
+struct Fibre { Thread thread; void* stack; State state; };
+
+struct Machine {
+    Fibre fibres[MAX_THREADS];
+    unsigned char* stacks = nullptr;
+    void* home = nullptr;
+    std::vector<unsigned char> shared;
+    alignas(16) unsigned char exchange[MAX_THREADS / 32][32][16];
+    void (*kernel)(const void*) = nullptr;
+    const void* args = nullptr;
+    unsigned threads = 0;
+};
+
+thread_local Machine machine;
+
+void stop(State state) {
+    Fibre* self = reinterpret_cast<Fibre*>(current);
+    self->state = state;
+    voce_switch(&self->stack, machine.home);
+}
+
+void begin() {
+    machine.kernel(machine.args);
+    stop(State::Done);
+    std::abort();
+}
+
+void run_block() {
+    Machine& m = machine;
+    for (unsigned t = 0; t < m.threads; t++) {
+        Fibre& f = m.fibres[t];
+        f.thread.index = {t % block_dim.x, t / block_dim.x % block_dim.y, t / block_dim.x / block_dim.y};
+        f.thread.lane = t % 32;
+        f.thread.warp = t / 32;
+        f.state = State::Ready;
+        // A frame that voce_switch pops: six registers, then begin() as the return address. The stack is
+        // then where a call would leave it: 8 below a multiple of 16.
+        void** top = reinterpret_cast<void**>(m.stacks + (t + 1) * STACK - 72);
+        top[0] = nullptr;
+        top[-1] = reinterpret_cast<void*>(&begin);
+        for (int i = 2; i <= 7; i++) top[-i] = nullptr;
+        f.stack = top - 7;
+    }
+    for (;;) {
+        bool ran = false, alive = false, all_at_block = true;
+        for (unsigned t = 0; t < m.threads; t++) {
+            Fibre& f = m.fibres[t];
+            if (f.state == State::Ready) {
+                current = &f.thread;
+                voce_switch(&m.home, f.stack);
+                ran = true;
+            }
+        }
+        for (unsigned w = 0; w * 32 < m.threads; w++) {
+            unsigned end = std::min(m.threads, (w + 1) * 32);
+            bool warp_waits = false, warp_together = true;
+            for (unsigned t = w * 32; t < end; t++) {
+                State s = m.fibres[t].state;
+                alive |= s != State::Done;
+                all_at_block &= s == State::Done || s == State::AtBlock;
+                warp_waits |= s == State::AtWarp;
+                warp_together &= s == State::Done || s == State::AtWarp;
+            }
+            if (warp_waits && warp_together) {
+                for (unsigned t = w * 32; t < end; t++)
+                    if (m.fibres[t].state == State::AtWarp) m.fibres[t].state = State::Ready;
+                ran = true;
+            }
+        }
+        if (!alive) return;
+        if (all_at_block) {
+            for (unsigned t = 0; t < m.threads; t++)
+                if (m.fibres[t].state == State::AtBlock) m.fibres[t].state = State::Ready;
+            ran = true;
+        }
+        if (!ran) {
+            std::fprintf(stderr, "emulator: threads of a block wait at different barriers\n");
+            std::abort();
+        }
+    }
+}
+}  // namespace
+
+thread_local Thread* current = nullptr;
+thread_local dim3 block_index, block_dim, grid_dim;
+void block_barrier() { stop(State::AtBlock); }
+void warp_barrier() { stop(State::AtWarp); }
+void* shared() { return machine.shared.data() + (-(uintptr_t)machine.shared.data() & 127); }
+unsigned char* exchange(unsigned lane) { return machine.exchange[current->warp][lane]; }
+
+void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, unsigned shared_bytes) {
+    Machine& m = machine;
+    if (!m.stacks) {
+        m.stacks = static_cast<unsigned char*>(mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        if (m.stacks == MAP_FAILED) std::abort();
+    }
+    m.threads = block.x * block.y * block.z;
+    if (m.threads == 0 || m.threads > MAX_THREADS) {
+        std::fprintf(stderr, "emulator: a block of %u threads\n", m.threads);
+        std::abort();
+    }
+    // Poisoned: a kernel that reads what it did not write gives NaN.
+    m.shared.assign(shared_bytes + 128, 0xff);
+    m.kernel = kernel;
+    m.args = args;
+    block_dim = block;
+    grid_dim = grid;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                block_index = {x, y, z};
+                run_block();
+            }
+}
+}  // namespace emulator

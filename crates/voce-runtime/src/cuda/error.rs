@@ -1,0 +1,73 @@
+//! What can go wrong with a device.
+
+/// Errors of the CUDA backend.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CudaError {
+    /// The driver's library cannot be loaded.
+    #[error(
+        "no NVIDIA driver: libcuda cannot be loaded; install the driver, or run on the CPU with --device cpu"
+    )]
+    NoDriver,
+    /// The driver is too old.
+    #[error(
+        "the NVIDIA driver is for CUDA {}.{} and {}.{} or later is needed: update it, or use --device cpu",
+        found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
+    )]
+    OldDriver {
+        /// Its version.
+        found: u32,
+        /// What is needed.
+        needed: u32,
+    },
+    /// There is no such device.
+    #[error("no device cuda:{asked}: this machine has {found}")]
+    NoDevice {
+        /// Which was asked for.
+        asked: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// The device is too old for the kernels.
+    #[error("{name} has compute capability {}.{}: 8.0 or later is needed", capability.0, capability.1)]
+    OldDevice {
+        /// Its name.
+        name: String,
+        /// Its capability.
+        capability: (u32, u32),
+    },
+    /// A library is missing.
+    #[error("{name} cannot be loaded: {hint}")]
+    NoLibrary {
+        /// Which.
+        name: &'static str,
+        /// Where to get it.
+        hint: &'static str,
+    },
+    /// A kernel does not compile.
+    #[error("a kernel does not compile for {arch}:\n{log}")]
+    Compile {
+        /// For which architecture.
+        arch: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// The device's memory is used up.
+    #[error("no memory on the device for {} MiB more: {} MiB are free; use fewer slots", asked >> 20, free >> 20)]
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The device does not know this storage format.
+    #[error("{0} weights have no kernels on CUDA: use bf16, int8 or f32")]
+    Format(&'static str),
+    /// A call failed.
+    #[error("{call}: {message}")]
+    Failed {
+        /// Which call.
+        call: &'static str,
+        /// The driver's words.
+        message: String,
+    },
+}

@@ -1,0 +1,342 @@
+// Attention of several rows at once: tiles of keys, values and distances in shared memory.
+
+#ifdef VOCE_EMULATED
+#define METHOD inline
+#else
+#define METHOD __device__ __forceinline__
+#endif
+
+// Queries of a block.
+#define TILE_QUERIES 16
+#define TILE_THREADS 256
+#define TILE_WARPS (TILE_THREADS / 32)
+// Threads that share a query's softmax.
+#define TILE_SHARE (TILE_THREADS / TILE_QUERIES)
+// Fragments of 8 dimensions that a warp has: up to 256 in all.
+#define TILE_PARTS (256 / 8 / TILE_WARPS)
+
+// Sixteen bytes to shared memory in the background, or zeros.
+DEV void copy16(void* to, const void* from, bool real) {
+#ifdef VOCE_EMULATED
+    const uint4 none = {0, 0, 0, 0};
+    *static_cast<uint4*>(to) = real ? *static_cast<const uint4*>(from) : none;
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(real ? 16 : 0)
+                 : "memory");
+#endif
+}
+// Ends a batch of copies.
+DEV void copies_end() {
+#ifndef VOCE_EMULATED
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits for all batches but the last N.
+template <int N> DEV void copies_wait() {
+#ifndef VOCE_EMULATED
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+// d[16][8] += a[16][16] b[8][16]^T over a warp, as mma.m16n8k16 lays them out: with g = lane / 4 and t = lane % 4, a
+// is (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), b is (g, 2t), (g, 2t + 8), d is (g, 2t), (g, 2t + 1), (g + 8, ..).
+DEV void mma(float (&d)[4], const uint4 a, const uint2 b) {
+#ifdef VOCE_EMULATED
+    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (u32 k = 0; k < 4; k++) {
+        const uint4 x = __shfl_sync(FULL, a, g * 4 + k);
+        for (u32 c = 0; c < 2; c++) {
+            const uint2 y = __shfl_sync(FULL, b, (2 * t + c) * 4 + k);
+            d[c] += low(x.x) * low(y.x) + high(x.x) * high(y.x) + low(x.z) * low(y.y) + high(x.z) * high(y.y);
+            d[2 + c] += low(x.y) * low(y.x) + high(x.y) * high(y.x) + low(x.w) * low(y.y) + high(x.w) * high(y.y);
+        }
+    }
+#else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+#endif
+}
+
+// The left operand of `mma` at column k of 16 rows in shared memory.
+DEV uint4 left_of(const bf16* rows, u32 stride, u32 k) {
+    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const bf16* x = rows + g * stride + k + 2 * t;
+    const bf16* y = x + 8 * stride;
+    return {*reinterpret_cast<const u32*>(x), *reinterpret_cast<const u32*>(y),
+            *reinterpret_cast<const u32*>(x + 8), *reinterpret_cast<const u32*>(y + 8)};
+}
+
+// The right operand: columns k.. of 8 rows.
+DEV uint2 right_of(const bf16* rows, u32 stride, u32 k) {
+    const u32 lane = threadIdx.x % 32;
+    const bf16* x = rows + lane / 4 * stride + k + 2 * (lane % 4);
+    return {*reinterpret_cast<const u32*>(x), *reinterpret_cast<const u32*>(x + 8)};
+}
+
+// The right operand from 16 rows of 8 values: the transpose.
+DEV uint2 right_across(const bf16* rows, u32 stride) {
+    const u32 lane = threadIdx.x % 32;
+#ifdef VOCE_EMULATED
+    const bf16* x = rows + 2 * (lane % 4) * stride + lane / 4;
+    return {(u32)x[0] | (u32)x[stride] << 16, (u32)x[8 * stride] | (u32)x[9 * stride] << 16};
+#else
+    uint2 b;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(b.x), "=r"(b.y)
+                 : "r"((u32)__cvta_generic_to_shared(rows + lane % 16 * stride))
+                 : "memory");
+    return b;
+#endif
+}
+
+// scores[16][columns] = q[16][width] rows[columns][width]^T; columns are a multiple of 16. A warp takes 16 columns.
+DEV void tile_scores(const bf16* q, const bf16* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (u32 c = warp * 16; c < columns; c += TILE_WARPS * 16) {
+        float d[2][4] = {};
+        for (u32 k = 0; k < width; k += 16) {
+            const uint4 x = left_of(q, stride, k);
+            mma(d[0], x, right_of(rows + c * stride, stride, k));
+            mma(d[1], x, right_of(rows + (c + 8) * stride, stride, k));
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float* to = scores + lane / 4 * scores_stride + c + 8 * h + 2 * (lane % 4);
+            to[0] = d[h][0];
+            to[1] = d[h][1];
+            to[8 * scores_stride] = d[h][2];
+            to[8 * scores_stride + 1] = d[h][3];
+        }
+    }
+}
+
+// The same in f32: a thread takes a column and four queries at a time.
+DEV void tile_scores(const float* q, const float* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
+    for (u32 e = threadIdx.x; e < columns * (TILE_QUERIES / 4); e += TILE_THREADS) {
+        const u32 c = e % columns, first = e / columns * 4;
+        float sum[4] = {};
+        for (u32 k = 0; k < width; k += 4) {
+            const float4 y = *reinterpret_cast<const float4*>(rows + c * stride + k);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 x = *reinterpret_cast<const float4*>(q + (first + i) * stride + k);
+                sum[i] += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) scores[(first + i) * scores_stride + c] = sum[i];
+    }
+}
+
+// A block's weighted sums of values, in registers: what each thread holds differs by format.
+template <class T> struct Sums;
+
+// Fragments of 16 queries by 8 dimensions: a warp has every eighth.
+template <> struct Sums<bf16> {
+    float d[TILE_PARTS][4];
+    // Weights are [16][tile + 8].
+    static METHOD u32 weight_at(u32 query, u32 key, u32 tile) { return query * (tile + 8) + key; }
+    METHOD void clear() {
+#pragma unroll
+        for (int j = 0; j < TILE_PARTS; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) d[j][i] = 0.0f;
+    }
+    METHOD void add(const bf16* weights, const bf16* values, const float* scale, u32 stride, u32 width, u32 tile, u32 n) {
+        const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const float upper = scale[lane / 4], lower = scale[lane / 4 + 8];
+#pragma unroll
+        for (int j = 0; j < TILE_PARTS; j++) {
+            d[j][0] *= upper;
+            d[j][1] *= upper;
+            d[j][2] *= lower;
+            d[j][3] *= lower;
+        }
+        for (u32 k = 0; k < n; k += 16) {
+            const uint4 w = left_of(weights, tile + 8, k);
+#pragma unroll
+            for (int j = 0; j < TILE_PARTS; j++) {
+                const u32 c = (warp + TILE_WARPS * j) * 8;
+                if (c < width) mma(d[j], w, right_across(values + k * stride + c, stride));
+            }
+        }
+    }
+    // Calls put(query, dimension, sum) for each sum of this thread.
+    template <class F> METHOD void each(u32 width, F put) const {
+        const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < TILE_PARTS; j++) {
+            const u32 c = (warp + TILE_WARPS * j) * 8 + 2 * (lane % 4);
+            if (c >= width) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) put(lane / 4 + i / 2 * 8, c + i % 2, d[j][i]);
+        }
+    }
+};
+
+// A thread has one dimension of all queries.
+template <> struct Sums<float> {
+    float d[TILE_QUERIES];
+    // Weights are [tile][16].
+    static METHOD u32 weight_at(u32 query, u32 key, u32 tile) { return key * TILE_QUERIES + query; }
+    METHOD void clear() {
+#pragma unroll
+        for (int i = 0; i < TILE_QUERIES; i++) d[i] = 0.0f;
+    }
+    METHOD void add(const float* weights, const float* values, const float* scale, u32 stride, u32 width, u32 tile, u32 n) {
+        if (threadIdx.x >= width) return;
+#pragma unroll
+        for (int i = 0; i < TILE_QUERIES; i++) d[i] *= scale[i];
+        for (u32 k = 0; k < n; k++) {
+            const float v = values[k * stride + threadIdx.x];
+#pragma unroll
+            for (int i = 0; i < TILE_QUERIES; i += 4) {
+                const float4 w = *reinterpret_cast<const float4*>(weights + k * TILE_QUERIES + i);
+                d[i] += w.x * v;
+                d[i + 1] += w.y * v;
+                d[i + 2] += w.z * v;
+                d[i + 3] += w.w * v;
+            }
+        }
+    }
+    template <class F> METHOD void each(u32 width, F put) const {
+        if (threadIdx.x >= width) return;
+#pragma unroll
+        for (int i = 0; i < TILE_QUERIES; i++) put(i, threadIdx.x, d[i]);
+    }
+};
+
+// Rows of `width` values into shared memory, `count` rows of it from memory and zeros up to `room`. `row_of` gives a
+// row's place; `real` pieces of a row are there, the others zeros.
+template <class T, class F> DEV void tile_load(T* to, u32 stride, u32 width, u32 real, u32 count, u32 room, const T* from, F row_of) {
+    const u32 V = 16 / sizeof(T), pieces = width / V;
+    for (u32 e = threadIdx.x; e < room * pieces; e += TILE_THREADS) {
+        const u32 r = e / pieces, p = e % pieces;
+        const bool there = r < count && p < real;
+        copy16(to + r * stride + p * V, there ? from + row_of(r) + p * V : from, there);
+    }
+}
+
+// The scaled queries of a task, turned to their positions, zeros after the last; for relative positions those that meet
+// keys, and those that meet distances in `q_far`.
+template <class T> DEV void tile_queries(const AttendArgs& a, const AttendTask& t, u32 from_head, u32 group, T* q, T* q_far) {
+    const u32 width = a.width, stride = width + 16 / sizeof(T), queries = t.rows * group;
+    const bool relative = a.distances != 0;
+    for (u32 e = threadIdx.x; e < TILE_QUERIES * width; e += TILE_THREADS) {
+        const u32 i = e / width, d = e % width, h = from_head + i % group;
+        float x = 0.0f, y = 0.0f;
+        if (i < queries && d < a.dim) {
+            const float* row = at<const float>(a.qkv) + (u64)(t.row + i / group) * a.qkv_stride + h * a.dim;
+            x = rotated(a, row, d, t.position + i / group);
+            if (relative) {
+                y = (x + at<const float>(a.position)[h * a.dim + d]) * a.scale;
+                x += at<const float>(a.content)[h * a.dim + d];
+            }
+            x *= a.scale;
+        }
+        keep_kv(q + i * stride + d, x);
+        if (relative) keep_kv(q_far + i * stride + d, y);
+    }
+}
+
+// A block per task (up to 16 rows, or one row's 16 query heads) and key head: tiles of keys one after the other with a
+// running maximum. bf16 on tensor cores, bound by reading rings and distances; f32 bound by its plain products.
+template <class T> DEV void tile_rows(const AttendArgs& a) {
+    const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x / a.kv_heads];
+    const u32 head = blockIdx.x % a.kv_heads, width = a.width, tile = a.tile;
+    const u32 all = a.heads / a.kv_heads, per = min(all, (u32)TILE_QUERIES);
+    const u32 from_head = head * all + blockIdx.y * per, group = min(per, all - blockIdx.y * per);
+    const u32 queries = t.rows * group;
+    const bool relative = a.distances != 0;
+    const u32 stride = width + 16 / sizeof(T), score_stride = tile + 4, far_stride = tile + TILE_QUERIES + 4;
+    SHARED(T, q);
+    T* q_far = q + TILE_QUERIES * stride;
+    T* keys = q_far + (relative ? TILE_QUERIES * stride : 0);
+    T* values = keys + tile * stride;
+    T* distances = values + tile * stride;
+    T* weights = distances + (relative ? (tile + TILE_QUERIES) * stride : 0);
+    float* scores = reinterpret_cast<float*>(weights + TILE_QUERIES * (tile + 8));
+    float* far = scores + TILE_QUERIES * score_stride;
+    __shared__ float scale[TILE_QUERIES], totals[TILE_QUERIES];
+
+    // Some threads of a warp have a query's maximum and sum.
+    const u32 i = threadIdx.x / TILE_SHARE, share = threadIdx.x % TILE_SHARE, position = t.position + i / group;
+    u32 seen = t.first, end = t.end;
+    if (a.causal) {
+        seen = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
+        end = position + 1;
+    }
+    if (i >= queries) end = 0;
+    float top = -INF, total = 0.0f;
+    Sums<T> sums;
+    sums.clear();
+    const T* k_ring = ring_of<T>(a, t.slot, head, 0);
+    const T* v_ring = ring_of<T>(a, t.slot, head, 1);
+    const T* far_rows = relative ? at<const T>(at<const u64>(a.distances)[head]) : 0;
+    const u32 V = 16 / sizeof(T);
+    for (u32 base = t.first; base < t.end; base += tile) {
+        const u32 n = min(tile, t.end - base), start = base % a.capacity, room = (n + 15) / 16 * 16;
+        const auto place = [&](u32 r) {
+            return (u64)(start + r < a.capacity ? start + r : start + r - a.capacity) * width;
+        };
+        tile_load(keys, stride, width, width / V, n, room, k_ring, place);
+        // Column c of `far` is distance number `near + c`; the last row's first key is its column 0.
+        const u32 columns = n + t.rows - 1, far_room = (columns + 15) / 16 * 16;
+        if (relative) {
+            const u32 near = a.farthest + base - (t.position + t.rows - 1);
+            const auto row = [&](u32 r) { return (u64)(near + r) * a.distance_stride; };
+            tile_load(distances, stride, width, a.distance_stride / V, columns, far_room, far_rows, row);
+        }
+        copies_end();
+        tile_load(values, stride, width, width / V, n, room, v_ring, place);
+        copies_end();
+        if (base == t.first) tile_queries(a, t, from_head, group, q, q_far);
+        copies_wait<1>();
+        __syncthreads();
+        tile_scores(q, keys, stride, width, room, scores, score_stride);
+        if (relative) tile_scores(q_far, distances, stride, width, far_room, far, far_stride);
+        __syncthreads();
+        float most = -INF;
+        const u32 skew = relative ? t.rows - 1 - min(i, t.rows - 1) : 0;
+        for (u32 c = share; c < room; c += TILE_SHARE) {
+            float s = scores[i * score_stride + c];
+            if (relative) s += c < n ? far[i * far_stride + c + skew] : 0.0f;
+            if (base + c < seen || base + c >= end) s = -INF;
+            scores[i * score_stride + c] = s;
+            most = fmaxf(most, s);
+        }
+        for (int m = TILE_SHARE / 2; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(FULL, most, m));
+        const float before = top;
+        top = fmaxf(top, most);
+        float sum = 0.0f;
+        for (u32 c = share; c < room; c += TILE_SHARE) {
+            const float s = scores[i * score_stride + c];
+            const float w = s == -INF ? 0.0f : expf(s - top);
+            keep_kv(weights + Sums<T>::weight_at(i, c, tile), w);
+            sum += w;
+        }
+        for (int m = TILE_SHARE / 2; m > 0; m /= 2) sum += __shfl_xor_sync(FULL, sum, m);
+        const float shrink = before == top ? 1.0f : expf(before - top);
+        total = total * shrink + sum;
+        if (share == 0) scale[i] = shrink;
+        copies_wait<0>();
+        __syncthreads();
+        sums.add(weights, values, scale, stride, width, tile, room);
+        __syncthreads();
+    }
+    if (share == 0) totals[i] = total;
+    __syncthreads();
+    float* out = at<float>(a.out);
+    sums.each(width, [&](u32 query, u32 d, float sum) {
+        if (query < queries && d < a.dim)
+            out[(u64)(t.row + query / group) * a.out_stride + (from_head + query % group) * a.dim + d] =
+                sum / totals[query];
+    });
+}
+
+KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float>(a); }
+KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16>(a); }

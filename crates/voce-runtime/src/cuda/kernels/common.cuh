@@ -1,0 +1,161 @@
+// What the kernels share: bf16 as bits, sums over a warp and a block, activations, row norms.
+//
+// Every kernel takes one struct by value and is declared as KERNEL(name, Args, threads); its Rust twin has
+// the same fields in the same order, without padding. Addresses are 64-bit integers on both sides.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short bf16;
+typedef signed char i8;
+
+#ifdef VOCE_EMULATED
+#define DEV static inline
+#define KERNEL(name, Args, threads) void name(const Args a)
+#define SHARED(type, name) type* name = static_cast<type*>(emulator::shared())
+#define CONSTANT static const
+#else
+#define DEV static __device__ __forceinline__
+#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+extern __shared__ __align__(128) unsigned char voce_shared[];
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(voce_shared)
+#define CONSTANT static __device__ const
+#endif
+
+#define FULL 0xffffffffu
+#define INF __uint_as_float(0x7f800000u)
+
+template <class T> DEV T* at(u64 address) { return reinterpret_cast<T*>(address); }
+
+DEV float widen(bf16 x) { return __uint_as_float((u32)x << 16); }
+DEV float low(u32 pair) { return __uint_as_float(pair << 16); }
+DEV float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// Round to nearest, ties to even; the exponent of infinities and NaN survives.
+DEV bf16 narrow(float x) {
+    u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 64);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+DEV u32 narrow2(float a, float b) { return (u32)narrow(a) | (u32)narrow(b) << 16; }
+
+DEV float warp_sum(float x) {
+    for (int m = 16; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m);
+    return x;
+}
+DEV float warp_max(float x) {
+    for (int m = 16; m > 0; m >>= 1) x = fmaxf(x, __shfl_xor_sync(FULL, x, m));
+    return x;
+}
+
+// Sum over all threads of a block, whose number is a multiple of 32; `scratch` has room for 33 floats.
+// Every thread gets it, and may use `scratch` again at once.
+DEV float block_sum(float x, float* scratch) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    x = warp_sum(x);
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        x = warp_sum(lane < warps ? scratch[lane] : 0.0f);
+        if (lane == 0) scratch[32] = x;
+    }
+    __syncthreads();
+    return scratch[32];
+}
+DEV float block_max(float x, float* scratch) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    x = warp_max(x);
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        x = warp_max(lane < warps ? scratch[lane] : -INF);
+        if (lane == 0) scratch[32] = x;
+    }
+    __syncthreads();
+    return scratch[32];
+}
+
+// The order of `Activation` in Rust.
+#define ACT_NONE 0
+#define ACT_RELU 1
+#define ACT_SILU 2
+#define ACT_ELU 3
+#define ACT_GELU_TANH 4
+#define ACT_GELU_ERF 5
+
+DEV float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+DEV float activate(u32 act, float x) {
+    switch (act) {
+        case ACT_RELU: return fmaxf(x, 0.0f);
+        case ACT_SILU: return x * sigmoid(x);
+        case ACT_ELU: return x > 0.0f ? x : expm1f(x);
+        case ACT_GELU_TANH: {
+            const float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+            return 0.5f * x * (1.0f + tanhf(u));
+        }
+        case ACT_GELU_ERF: return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+        default: return x;
+    }
+}
+
+// What happens to rows before a product. Addresses that are 0 stand for parameters that are not there.
+#define NORM_NONE 0
+#define NORM_ACT 1
+#define NORM_LAYER 2
+#define NORM_RMS 3
+#define NORM_SWIGLU 4
+
+struct Norm {
+    u64 weight, bias, shift, scale;
+    u32 kind, act, shift_stride, scale_stride;
+    float eps;
+    u32 pad;
+};
+
+// Mean and reciprocal deviation of a row, over a whole block.
+struct Moments { float mean, scale; };
+DEV Moments row_moments(const Norm& n, const float* x, u32 k, float* scratch) {
+    Moments m = {0.0f, 1.0f};
+    if (n.kind != NORM_LAYER && n.kind != NORM_RMS) return m;
+    if (n.kind == NORM_LAYER) {
+        float sum = 0.0f;
+        for (u32 i = threadIdx.x; i < k; i += blockDim.x) sum += x[i];
+        m.mean = block_sum(sum, scratch) / k;
+    }
+    float sum = 0.0f;
+    for (u32 i = threadIdx.x; i < k; i += blockDim.x) sum += (x[i] - m.mean) * (x[i] - m.mean);
+    m.scale = rsqrtf(block_sum(sum, scratch) / k + n.eps);
+    return m;
+}
+
+DEV float apply_norm(const Norm& n, const Moments& m, float x, u32 row, u32 i) {
+    if (n.kind == NORM_NONE) return x;
+    if (n.kind == NORM_ACT) return activate(n.act, x);
+    x = (x - m.mean) * m.scale;
+    if (n.weight) x *= at<const float>(n.weight)[i];
+    if (n.bias) x += at<const float>(n.bias)[i];
+    if (n.scale) x *= 1.0f + at<const float>(n.scale)[(u64)row * n.scale_stride + i];
+    if (n.shift) x += at<const float>(n.shift)[(u64)row * n.shift_stride + i];
+    return x;
+}
+
+// How a result meets the output: bias, activation, then set, add or gated add.
+#define STORE_SET 0
+#define STORE_ADD 1
+#define STORE_GATED 2
+
+struct Store {
+    u64 out, bias, gate;
+    u32 out_stride, gate_stride, act, store;
+};
+
+DEV void put(const Store& s, u32 row, u32 i, float v) {
+    if (s.bias) v += at<const float>(s.bias)[i];
+    v = activate(s.act, v);
+    float* out = at<float>(s.out) + (u64)row * s.out_stride + i;
+    if (s.store == STORE_SET) *out = v;
+    else if (s.store == STORE_ADD) *out += v;
+    else *out += at<const float>(s.gate)[(u64)row * s.gate_stride + i] * v;
+}

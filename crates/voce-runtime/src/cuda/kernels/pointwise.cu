@@ -1,0 +1,73 @@
+// Ops that take each row by itself: gated units, norms in place, LSTM cells, the joint's input.
+// All of them are bound by memory: a value is read once and written once.
+
+// A part of a row: `lanes` threads, a power of two, share up to TILE columns of it. Blocks along y take further columns.
+#define TILE 1024
+struct Tile { u32 row, begin, end; };
+DEV Tile tile_of(u32 lanes, u32 width) {
+    const u32 begin = blockIdx.y * TILE;
+    return {blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes, begin + threadIdx.x % lanes,
+            min(width, begin + TILE)};
+}
+
+struct GluArgs {
+    u64 x, out;
+    u32 rows, n, out_stride, lanes;
+};
+
+KERNEL(glu, GluArgs, 256) {
+    const Tile t = tile_of(a.lanes, a.n);
+    if (t.row >= a.rows) return;
+    const float* x = at<const float>(a.x) + (u64)t.row * (2 * a.n);
+    float* out = at<float>(a.out) + (u64)t.row * a.out_stride;
+    for (u32 i = t.begin; i < t.end; i += a.lanes) out[i] = x[i] * sigmoid(x[a.n + i]);
+}
+
+struct NormalizeArgs {
+    Norm norm;
+    u64 x;
+    u32 n, pad;
+};
+
+// One block per row, in place: the sums have read all of the row before any of it is written.
+KERNEL(normalize, NormalizeArgs, 256) {
+    __shared__ float scratch[33];
+    float* x = at<float>(a.x) + (u64)blockIdx.x * a.n;
+    const Moments m = row_moments(a.norm, x, a.n, scratch);
+    for (u32 i = threadIdx.x; i < a.n; i += blockDim.x) x[i] = apply_norm(a.norm, m, x[i], blockIdx.x, i);
+}
+
+struct LstmCellArgs {
+    u64 gates, state, from, to;
+    u32 rows, hidden, stride, lanes;
+};
+
+// `state` is at the layer's first column. Rows of a launch do not depend on each other.
+KERNEL(lstm_cell, LstmCellArgs, 256) {
+    const Tile t = tile_of(a.lanes, a.hidden);
+    if (t.row >= a.rows) return;
+    const float* gates = at<const float>(a.gates) + (u64)t.row * (4 * a.hidden);
+    const float* past = at<const float>(a.state) + (u64)at<const u32>(a.from)[t.row] * a.stride + a.hidden;
+    float* out = at<float>(a.state) + (u64)at<const u32>(a.to)[t.row] * a.stride;
+    for (u32 i = t.begin; i < t.end; i += a.lanes) {
+        const float in = sigmoid(gates[i]), forget = sigmoid(gates[a.hidden + i]);
+        const float cell = tanhf(gates[2 * a.hidden + i]), open = sigmoid(gates[3 * a.hidden + i]);
+        const float c = forget * past[i] + in * cell;
+        out[a.hidden + i] = c;
+        out[i] = open * tanhf(c);
+    }
+}
+
+struct AddReluArgs {
+    u64 a, b, a_rows, b_rows, out;
+    u32 rows, n, lanes, pad;
+};
+
+KERNEL(add_relu, AddReluArgs, 256) {
+    const Tile t = tile_of(a.lanes, a.n);
+    if (t.row >= a.rows) return;
+    const float* x = at<const float>(a.a) + (u64)at<const u32>(a.a_rows)[t.row] * a.n;
+    const float* y = at<const float>(a.b) + (u64)at<const u32>(a.b_rows)[t.row] * a.n;
+    float* out = at<float>(a.out) + (u64)t.row * a.n;
+    for (u32 i = t.begin; i < t.end; i += a.lanes) out[i] = fmaxf(x[i] + y[i], 0.0f);
+}

@@ -1,0 +1,28 @@
+// Rows from buffer to buffer.
+
+struct CopyRowsArgs {
+    u64 from, to, from_rows, to_rows;
+    u32 from_stride, to_stride, cols, rows;
+};
+
+// Bound by memory: each value is read and written once, neighbours by neighbours.
+KERNEL(copy_rows, CopyRowsArgs, 256) {
+    const u64 count = (u64)a.rows * a.cols;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+        const u32 row = (u32)(i / a.cols), col = (u32)(i % a.cols);
+        const u64 from = a.from_rows ? at<const u32>(a.from_rows)[row] : row;
+        const u64 to = a.to_rows ? at<const u32>(a.to_rows)[row] : row;
+        at<float>(a.to)[to * a.to_stride + col] = at<const float>(a.from)[from * a.from_stride + col];
+    }
+}
+
+struct AddScaledArgs {
+    u64 x, to, count;
+    float scale;
+    u32 pad;
+};
+
+KERNEL(add_scaled, AddScaledArgs, 256) {
+    const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < a.count) at<float>(a.to)[i] += a.scale * at<const float>(a.x)[i];
+}

@@ -1,0 +1,323 @@
+//! Products: few rows by one kernel with everything around them, many by the library between two kernels.
+
+use super::driver::{Address, Product, ProductKind, Shape};
+use super::queue::Args;
+use super::{Cuda, program, reserve};
+use crate::exec::{Buffer, Gate, LinearOp, Norm};
+use crate::matrix::Format;
+use crate::simd::Activation;
+
+/// Rows up to which a product is one kernel.
+const FEW_ROWS: usize = 8;
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Outputs per block of the one kernel: a warp each.
+const WARPS: u32 = THREADS / 32;
+/// Alignment that the library's products count on.
+const ALIGNED: u64 = 256;
+/// Blocks along rows of point-wise kernels, which then take several each.
+const MAX_ROW_BLOCKS: usize = 32_768;
+
+/// The device's form of a norm: see `common.cuh`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct NormArgs {
+    weight: Address,
+    bias: Address,
+    shift: Address,
+    scale: Address,
+    kind: u32,
+    act: u32,
+    shift_stride: u32,
+    scale_stride: u32,
+    eps: f32,
+    pad: u32,
+}
+
+impl NormArgs {
+    /// A layer norm with constants.
+    pub(super) fn layer(weight: Address, bias: Address, eps: f32) -> Self {
+        Self { kind: 2, weight, bias, eps, ..Self::default() }
+    }
+}
+
+/// The device's form of what follows a product.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct StoreArgs {
+    pub out: Address,
+    pub bias: Address,
+    pub gate: Address,
+    pub out_stride: u32,
+    pub gate_stride: u32,
+    pub act: u32,
+    pub store: u32,
+}
+
+/// Arguments of `prepare`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PrepareArgs {
+    norm: NormArgs,
+    x: Address,
+    out: Address,
+    scales: Address,
+    x_stride: u32,
+    k: u32,
+    out_stride: u32,
+    format: u32,
+}
+
+/// Arguments of `epilogue`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EpilogueArgs {
+    store: StoreArgs,
+    products: Address,
+    row_scales: Address,
+    col_scales: Address,
+    stride: u32,
+    n: u32,
+    rows: u32,
+    integer: u32,
+}
+
+/// Arguments of `linear_*`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LinearArgs {
+    norm: NormArgs,
+    store: StoreArgs,
+    x: Address,
+    w: Address,
+    scales: Address,
+    x_stride: u32,
+    rows: u32,
+    k: u32,
+    n: u32,
+    w_stride: u32,
+    pad: u32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for PrepareArgs {}
+// SAFETY: as above.
+unsafe impl Args for EpilogueArgs {}
+// SAFETY: as above.
+unsafe impl Args for LinearArgs {}
+
+/// The kernels' number of an activation.
+pub(super) fn activation(act: Activation) -> u32 {
+    match act {
+        Activation::None => 0,
+        Activation::Relu => 1,
+        Activation::Silu => 2,
+        Activation::Elu => 3,
+        Activation::GeluTanh => 4,
+        Activation::GeluErf => 5,
+    }
+}
+
+/// The kernels' number of an operand's format.
+fn operand(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::Bf16 => 1,
+        Format::Int8 | Format::Int4 => 2,
+    }
+}
+
+/// Bytes of one value of an operand.
+fn value(format: Format) -> usize {
+    match format {
+        Format::F32 => 4,
+        Format::Bf16 => 2,
+        Format::Int8 | Format::Int4 => 1,
+    }
+}
+
+/// Prepared rows of a product: where they are and, for int8, their scales.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub a: Address,
+    pub stride: usize,
+    pub scales: Address,
+}
+
+impl Cuda {
+    pub(super) fn norm(&mut self, norm: &Norm<'_>) -> NormArgs {
+        match norm {
+            Norm::None => NormArgs::default(),
+            Norm::SwiGlu => NormArgs { kind: 4, ..NormArgs::default() },
+            Norm::Activation(act) => NormArgs { kind: 1, act: activation(*act), ..NormArgs::default() },
+            Norm::Layer { weight, bias, eps, modulation } => {
+                let mut args = NormArgs {
+                    kind: 2,
+                    eps: *eps,
+                    weight: self.optional(*weight),
+                    bias: self.optional(*bias),
+                    ..NormArgs::default()
+                };
+                if let Some(m) = modulation {
+                    (args.shift, args.shift_stride) = (self.view(&m.shift), m.shift.stride() as u32);
+                    (args.scale, args.scale_stride) = (self.view(&m.scale), m.scale.stride() as u32);
+                }
+                args
+            }
+            Norm::Rms { weight, eps } => {
+                NormArgs { kind: 3, eps: *eps, weight: self.constant(weight), ..NormArgs::default() }
+            }
+        }
+    }
+
+    pub(crate) fn linear(&mut self, op: &LinearOp<'_>, out: &mut Buffer) {
+        let (rows, w) = (op.rows, op.w);
+        let device = w.device.as_ref().expect("weights are on the device");
+        let out_stride = out.cols() as u32;
+        let x = self.view(&op.x);
+        let norm = self.norm(&op.norm);
+        let (gate, gate_stride, how) = match &op.gate {
+            Gate::Set => (0, 0, 0),
+            Gate::Add => (0, 0, 1),
+            Gate::Gated(v) => (self.view(v), v.stride() as u32, 2),
+        };
+        let store = StoreArgs {
+            out: self.write(out),
+            bias: self.optional(op.bias),
+            gate,
+            out_stride,
+            gate_stride,
+            act: activation(op.act),
+            store: how,
+        };
+        let x_stride = op.x.stride() as u32;
+        if self.is_few(w, rows) {
+            return self.few_rows(w, norm, x, op.x.stride(), rows, store);
+        }
+        let plain = matches!(op.norm, Norm::None) && w.format == Format::F32;
+        let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
+            Rows { a: x, stride: op.x.stride(), scales: 0 }
+        } else {
+            self.prepare(norm, x, x_stride, rows, w.k, device.stride, w.format)
+        };
+        self.product(w, prepared, rows, store);
+    }
+
+    /// Whether a product of so many rows is one kernel: few of them, and they fit into shared memory.
+    pub(super) fn is_few(&self, w: &crate::Matrix, rows: usize) -> bool {
+        rows <= FEW_ROWS && rows.next_power_of_two() * w.kp * 4 <= self.device().info().shared as usize - 2048
+    }
+
+    /// A product of few rows by one kernel.
+    pub(super) fn few_rows(
+        &mut self,
+        w: &crate::Matrix,
+        norm: NormArgs,
+        x: Address,
+        x_stride: usize,
+        rows: usize,
+        store: StoreArgs,
+    ) {
+        let device = w.device.as_ref().expect("weights are on the device");
+        let args = LinearArgs {
+            norm,
+            store,
+            x,
+            w: device.at(),
+            scales: device.scales(),
+            x_stride: x_stride as u32,
+            rows: rows as u32,
+            k: w.k as u32,
+            n: w.n as u32,
+            w_stride: device.stride as u32,
+            pad: 0,
+        };
+        let kernel = match w.format {
+            Format::F32 => program::LINEAR_F32,
+            Format::Bf16 => program::LINEAR_BF16,
+            Format::Int8 | Format::Int4 => program::LINEAR_INT8,
+        };
+        // A launch has rows of one power of two: the kernel rounds up.
+        let shared = (rows.next_power_of_two() * device.stride * 4) as u32;
+        let shape = Shape { grid: [(w.n as u32).div_ceil(WARPS), 1, 1], block: THREADS, shared };
+        self.queue.launch(kernel, shape, &args);
+    }
+
+    /// Norms rows and puts them into the format that a product takes.
+    #[allow(clippy::too_many_arguments)] // one call site here, one in convolution
+    pub(super) fn prepare(
+        &mut self,
+        norm: NormArgs,
+        x: Address,
+        x_stride: u32,
+        rows: usize,
+        k: usize,
+        stride: usize,
+        format: Format,
+    ) -> Rows {
+        let device = self.queue.device.clone();
+        let a = reserve(&device, &mut self.scratch.operand, rows * stride * value(format));
+        let scales = reserve(&device, &mut self.scratch.scales, rows * 4);
+        let args = PrepareArgs {
+            norm,
+            x,
+            out: a,
+            scales,
+            x_stride,
+            k: k as u32,
+            out_stride: stride as u32,
+            format: operand(format),
+        };
+        let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::PREPARE, shape, &args);
+        Rows { a, stride, scales }
+    }
+
+    /// The library's product of prepared rows, to its place: straight there when nothing follows it.
+    pub(super) fn product(&mut self, w: &crate::Matrix, rows: Rows, count: usize, store: StoreArgs) {
+        let device = w.device.as_ref().expect("weights are on the device");
+        let kind = match w.format {
+            Format::F32 if self.tf32 => ProductKind::Tf32,
+            Format::F32 => ProductKind::F32,
+            Format::Bf16 => ProductKind::Bf16,
+            Format::Int8 | Format::Int4 => ProductKind::Int8,
+        };
+        let plain = store.bias == 0 && store.act == 0 && store.store != 2 && kind != ProductKind::Int8;
+        let n = w.n as u32;
+        let mut product = Product {
+            kind,
+            m: count as u32,
+            // See `DeviceMatrix::store`.
+            n: if kind == ProductKind::Int8 { n.next_multiple_of(4) } else { n },
+            k: device.stride as u32,
+            a: rows.a,
+            w: device.at(),
+            out: store.out,
+            a_stride: rows.stride as u32,
+            w_stride: device.stride as u32,
+            out_stride: store.out_stride,
+            accumulate: store.store == 1,
+        };
+        if plain {
+            return self.queue.product(product);
+        }
+        let stride = n.next_multiple_of(4);
+        let memory = self.queue.device.clone();
+        let products = reserve(&memory, &mut self.scratch.products, count * stride as usize * 4);
+        (product.out, product.out_stride, product.accumulate) = (products, stride, false);
+        self.queue.product(product);
+        let args = EpilogueArgs {
+            store,
+            products,
+            row_scales: rows.scales,
+            col_scales: device.scales(),
+            stride,
+            n,
+            rows: count as u32,
+            integer: u32::from(kind == ProductKind::Int8),
+        };
+        let blocks = count.min(MAX_ROW_BLOCKS) as u32;
+        let shape = Shape { grid: [n.div_ceil(THREADS), blocks, 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::EPILOGUE, shape, &args);
+    }
+}

@@ -1,0 +1,194 @@
+//! Devices and their memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::driver::{Address, DeviceInfo, Driver, Stream};
+use super::{CudaError, nvidia};
+
+/// A device. Everything that lives in its memory holds a reference to it.
+pub struct Device {
+    pub(crate) driver: Box<dyn Driver>,
+    /// For copies outside of any step, in the order they are asked for.
+    setup: Mutex<Stream>,
+    /// Freed by their owners, and perhaps still used by work that is recorded or enqueued.
+    retired: Mutex<Vec<Address>>,
+    /// Queues that hold recorded work.
+    recording: AtomicUsize,
+    /// Bytes in use.
+    used: AtomicUsize,
+    /// The first error after which nothing runs any more.
+    broken: OnceLock<CudaError>,
+    tuning: Mutex<Tuning>,
+}
+
+/// What may be traded on a device; executors made later follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// f32 products round their factors to TF32.
+    pub tf32: bool,
+    /// Work that repeats is captured into graphs.
+    pub graphs: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { tf32: false, graphs: true }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.driver.info())
+    }
+}
+
+impl Device {
+    /// Opens the NVIDIA device of this number.
+    pub fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
+        Self::with_driver(Box::new(nvidia::Nvidia::open(ordinal)?))
+    }
+
+    /// The emulated device of a library built from the kernels: see `cuda/emulator.rs`.
+    #[cfg(feature = "cuda-emulator")]
+    pub fn emulated() -> Result<Arc<Device>, CudaError> {
+        Self::with_driver(Box::new(super::emulator::Emulator::open()?))
+    }
+
+    fn with_driver(driver: Box<dyn Driver>) -> Result<Arc<Device>, CudaError> {
+        let setup = Mutex::new(driver.stream()?);
+        Ok(Arc::new(Device {
+            driver,
+            setup,
+            retired: Mutex::default(),
+            recording: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            broken: OnceLock::new(),
+            tuning: Mutex::default(),
+        }))
+    }
+
+    /// Facts about it.
+    pub fn info(&self) -> &DeviceInfo {
+        self.driver.info()
+    }
+
+    /// Sets what executors made from now on may trade.
+    pub fn tune(&self, tuning: Tuning) {
+        *self.tuning.lock().unwrap_or_else(|e| e.into_inner()) = tuning;
+    }
+
+    pub(crate) fn tuning(&self) -> Tuning {
+        *self.tuning.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Free and total bytes of its memory.
+    pub fn memory(&self) -> Result<(u64, u64), CudaError> {
+        self.driver.memory()
+    }
+
+    /// Bytes that this process holds through this device.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The error after which nothing runs any more, if there was one.
+    pub fn status(&self) -> Result<(), CudaError> {
+        self.broken.get().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    /// Notes an error from which the device does not come back.
+    pub(crate) fn fail(&self, error: CudaError) {
+        let _ = self.broken.set(error);
+    }
+
+    /// Notes the error of a call that enqueues work.
+    pub(crate) fn check(&self, result: Result<(), CudaError>) {
+        if let Err(e) = result {
+            self.fail(e);
+        }
+    }
+
+    /// Zeroed memory.
+    pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Memory, CudaError> {
+        let bytes = bytes.max(1).next_multiple_of(256);
+        let at = match self.driver.alloc(bytes) {
+            Err(CudaError::OutOfMemory { .. }) if self.recording.load(Ordering::Acquire) == 0 => {
+                self.sweep();
+                self.driver.alloc(bytes)?
+            }
+            other => other?,
+        };
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        let memory = Memory { device: self.clone(), at, bytes };
+        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
+        let zero = super::driver::Command::Zero { to: at, bytes };
+        self.driver.enqueue(stream, &[zero], &[])?;
+        self.driver.wait(stream)?;
+        Ok(memory)
+    }
+
+    /// Memory that holds these bytes.
+    pub(crate) fn store(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory, CudaError> {
+        let memory = self.alloc(bytes.len())?;
+        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
+        self.driver.upload(stream, memory.at, bytes)?;
+        self.driver.wait(stream)?;
+        Ok(memory)
+    }
+
+    /// Copies bytes of the device to the host.
+    pub(crate) fn load(&self, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
+        self.driver.download(stream, from, to)
+    }
+
+    pub(crate) fn recording_begins(&self) {
+        self.recording.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A queue has enqueued all it had recorded.
+    pub(crate) fn recording_ends(&self) {
+        if self.recording.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.sweep();
+        }
+    }
+
+    /// Frees what was retired, after all that may use it has run.
+    fn sweep(&self) {
+        let retired = std::mem::take(&mut *self.retired.lock().unwrap_or_else(|e| e.into_inner()));
+        if retired.is_empty() {
+            return;
+        }
+        self.check(self.driver.wait_all());
+        retired.into_iter().for_each(|at| self.driver.free(at));
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.sweep();
+        self.driver.close(*self.setup.lock().unwrap_or_else(|e| e.into_inner()));
+    }
+}
+
+/// Memory of a device; freed when nothing recorded or enqueued can use it any more.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) device: Arc<Device>,
+    pub(crate) at: Address,
+    pub(crate) bytes: usize,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.at == 0 {
+            return;
+        }
+        self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.device.retired.lock().unwrap_or_else(|e| e.into_inner()).push(self.at);
+        if self.device.recording.load(Ordering::Acquire) == 0 {
+            self.device.sweep();
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! NVIDIA GPUs: the second backend.
+//!
+//! An [`crate::Exec`] made [`crate::Exec::on`] a [`Device`] records its ops into a queue (`queue.rs`) and runs them when a result
+//! is asked for. Weights live on the device from load on; buffers and states get their device half at first use.
+//! `driver.rs` is all that is asked of a device: `nvidia.rs` answers by the driver, `emulator.rs` on the CPU, for tests.
+
+mod attention;
+mod conv;
+mod driver;
+#[cfg(feature = "cuda-emulator")]
+mod emulator;
+mod error;
+mod fingerprint;
+mod kv;
+mod libraries;
+mod linear;
+mod matrix;
+mod memory;
+mod nvidia;
+mod pointwise;
+mod program;
+mod queue;
+mod rows;
+mod select;
+mod streams;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub use driver::DeviceInfo;
+pub use error::CudaError;
+pub(crate) use matrix::DeviceMatrix;
+pub(crate) use memory::Memory;
+pub use memory::{Device, Tuning};
+pub(crate) use streams::PastRows;
+
+use crate::exec::{Buffer, Vector, View};
+use driver::Address;
+use queue::Queue;
+
+/// Facts about every NVIDIA device of this machine, or why none can be used.
+pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
+    let devices = nvidia::devices()?;
+    libraries::check()?;
+    Ok(devices)
+}
+
+/// Numbers without padding that may travel to and from a device as bytes.
+///
+/// # Safety
+/// Any bytes are a value, and no byte of a value is undefined.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: primitive numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: primitive numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: primitive numbers.
+unsafe impl Plain for u64 {}
+// SAFETY: primitive numbers.
+unsafe impl Plain for f32 {}
+// SAFETY: an array of such.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+/// The executor's half that runs on a device.
+pub(crate) struct Cuda {
+    queue: Queue,
+    scratch: Scratch,
+    /// What selection brought back.
+    selected: Vec<u32>,
+    /// Which launch of an op last read and wrote each row of a state.
+    touched: Vec<[u32; 2]>,
+    /// Whether f32 products may round their operands to TF32.
+    pub(crate) tf32: bool,
+}
+
+/// Device memory between the launches of an op, grown and kept.
+#[derive(Default)]
+struct Scratch {
+    operand: Option<Memory>,
+    scales: Option<Memory>,
+    products: Option<Memory>,
+    /// Parts of attention over long rings, and how many of them are done: zeros between ops.
+    partials: Option<Memory>,
+    counters: Option<Memory>,
+    /// Keys and values on their way to or from the host.
+    moved: Option<Memory>,
+    selected: Option<Memory>,
+}
+
+impl Cuda {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
+        let Tuning { tf32, graphs } = device.tuning();
+        let mut queue = Queue::new(device)?;
+        queue.use_graphs = graphs;
+        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.queue.device
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.queue.wait();
+    }
+
+    /// Where a buffer is on the device, with what the host has written.
+    fn read(&mut self, buffer: &Buffer) -> Address {
+        let mut memory = buffer.twin.memory.lock().unwrap_or_else(|e| e.into_inner());
+        let at = reserve(&self.queue.device, &mut memory, buffer.capacity() * 4);
+        let mut written = buffer.twin.written.lock().unwrap_or_else(|e| e.into_inner());
+        if !std::ops::Range::is_empty(&written) {
+            let values = &buffer.host()[written.clone()];
+            self.queue.upload(at + 4 * written.start as u64, bytes(values));
+            *written = 0..0;
+        }
+        at
+    }
+
+    /// Where a buffer is on the device, for an op that writes it: the host's copy is old from now on.
+    fn write(&mut self, buffer: &mut Buffer) -> Address {
+        let at = self.read(buffer);
+        buffer.twin.host_stale.store(true, Ordering::Relaxed);
+        at
+    }
+
+    /// The first value of some columns.
+    fn view(&mut self, view: &View<'_>) -> Address {
+        self.read(view.buffer) + 4 * view.cols.start as u64
+    }
+
+    /// Where constants are on the device.
+    fn constant(&mut self, vector: &Vector) -> Address {
+        if let Some(memory) = vector.device.get() {
+            return memory.at;
+        }
+        match self.queue.device.store(bytes(vector)) {
+            Ok(memory) => vector.device.get_or_init(|| memory).at,
+            Err(e) => {
+                self.queue.device.fail(e);
+                0
+            }
+        }
+    }
+
+    /// Where constants are, or 0 where there are none.
+    fn optional(&mut self, vector: Option<&Vector>) -> Address {
+        vector.map_or(0, |v| self.constant(v))
+    }
+
+    pub(crate) fn fetch(&mut self, buffer: &mut Buffer, rows: usize) {
+        if !*buffer.twin.host_stale.get_mut() {
+            return;
+        }
+        let at = self.read(buffer);
+        let len = rows * buffer.cols();
+        self.queue.download(at, &mut buffer.host_mut()[..len]);
+        *buffer.twin.host_stale.get_mut() = false;
+    }
+}
+
+/// Memory of at least this size; what it held is lost when it grows.
+fn reserve(device: &Arc<Device>, memory: &mut Option<Memory>, bytes: usize) -> Address {
+    if let Some(m) = memory
+        && m.bytes >= bytes
+    {
+        return m.at;
+    }
+    match device.alloc(bytes) {
+        Ok(new) => memory.insert(new).at,
+        Err(e) => {
+            device.fail(e);
+            0
+        }
+    }
+}
+
+/// Values as bytes.
+fn bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain` values have no undefined bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}

@@ -1,0 +1,184 @@
+//! The kernels: their sources, their names, and the machine code of them for an architecture.
+
+use std::ffi::CString;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use cudarc::nvrtc::sys as rtc;
+
+use super::{CudaError, libraries};
+
+/// The sources, in the order they are compiled as one.
+pub(crate) const SOURCES: &[(&str, &str)] = &[
+    ("common.cuh", include_str!("kernels/common.cuh")),
+    ("linear.cu", include_str!("kernels/linear.cu")),
+    ("rows.cu", include_str!("kernels/rows.cu")),
+    ("attention.cu", include_str!("kernels/attention.cu")),
+    ("attention_tile.cu", include_str!("kernels/attention_tile.cu")),
+    ("kv.cu", include_str!("kernels/kv.cu")),
+    ("conv.cu", include_str!("kernels/conv.cu")),
+    ("pointwise.cu", include_str!("kernels/pointwise.cu")),
+    ("select.cu", include_str!("kernels/select.cu")),
+];
+
+/// A kernel's name and the bytes of its arguments.
+pub(crate) struct Kernel {
+    pub name: &'static str,
+    pub args: usize,
+}
+
+/// Writes the table of kernels and a constant per kernel with its place in it.
+macro_rules! kernels {
+    ($($id:ident = $name:literal ($args:ty)),+ $(,)?) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        #[repr(u16)]
+        enum Index { $($id),+ }
+        $(pub(crate) const $id: super::driver::KernelId = Index::$id as u16;)+
+        /// Every kernel.
+        pub(crate) const KERNELS: &[Kernel] = &[$(Kernel { name: $name, args: size_of::<$args>() }),+];
+    };
+}
+
+kernels! {
+    PREPARE = "prepare" (super::linear::PrepareArgs),
+    EPILOGUE = "epilogue" (super::linear::EpilogueArgs),
+    LINEAR_F32 = "linear_f32" (super::linear::LinearArgs),
+    LINEAR_BF16 = "linear_bf16" (super::linear::LinearArgs),
+    COPY_ROWS = "copy_rows" (super::rows::CopyRowsArgs),
+    ADD_SCALED = "add_scaled" (super::rows::AddScaledArgs),
+    LINEAR_INT8 = "linear_int8" (super::linear::LinearArgs),
+    PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
+    PUT_KV_BF16 = "put_kv_bf16" (super::attention::AttendArgs),
+    DECODE_F32 = "decode_f32" (super::attention::AttendArgs),
+    DECODE_BF16 = "decode_bf16" (super::attention::AttendArgs),
+    DECODE_GROUP_F32 = "decode_group_f32" (super::attention::AttendArgs),
+    DECODE_GROUP_BF16 = "decode_group_bf16" (super::attention::AttendArgs),
+    TILE_F32 = "tile_f32" (super::attention::AttendArgs),
+    TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
+    MOVE_KV_F32 = "move_kv_f32" (super::kv::KvMoveArgs),
+    MOVE_KV_BF16 = "move_kv_bf16" (super::kv::KvMoveArgs),
+    COPY_KV = "copy_kv" (super::kv::KvCopyArgs),
+    CONV_OPERAND = "conv_operand" (super::conv::ConvArgs),
+    CONV_THIN = "conv_thin" (super::conv::ThinConvArgs),
+    UPSAMPLE = "upsample" (super::conv::UpsampleArgs),
+    DEPTHWISE = "depthwise" (super::conv::DepthwiseArgs),
+    SUBSAMPLE = "subsample" (super::conv::SubsampleArgs),
+    GLU = "glu" (super::pointwise::GluArgs),
+    NORMALIZE = "normalize" (super::pointwise::NormalizeArgs),
+    LSTM_CELL = "lstm_cell" (super::pointwise::LstmCellArgs),
+    ADD_RELU = "add_relu" (super::pointwise::AddReluArgs),
+    ARGMAX = "argmax" (super::select::SelectArgs),
+    CHOOSE = "choose" (super::select::SelectArgs),
+    TOP_K = "top_k" (super::select::SelectArgs),
+}
+
+/// The sources as one text.
+pub(crate) fn source() -> String {
+    SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
+}
+
+/// Compiles the kernels for a compute capability.
+pub(crate) fn compile((major, minor): (u32, u32)) -> Result<Vec<u8>, CudaError> {
+    libraries::preload("nvrtc");
+    // SAFETY: looks for the library.
+    if !unsafe { rtc::is_culib_present() } {
+        return Err(CudaError::NoLibrary { name: "libnvrtc", hint: libraries::NVRTC_HINT });
+    }
+    let source = CString::new(source()).expect("sources have no zero bytes");
+    // Feature-specific code ("90a") has instructions that plain sm_90 code lacks.
+    let arch = format!("sm_{major}{minor}{}", if major == 9 { "a" } else { "" });
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--device-int128".into()]
+        .map(|o| CString::new(o).expect("options have no zero bytes"));
+    let pointers: Vec<_> = options.iter().map(|o| o.as_ptr()).collect();
+    let fail = |message: String| CudaError::Compile { arch: arch.clone(), log: message };
+    let ok = |code: rtc::nvrtcResult| match code {
+        rtc::nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        code => Err(fail(format!("{code:?}"))),
+    };
+    let mut program = std::ptr::null_mut();
+    // SAFETY: strings end in zero; places for results have the sizes that the compiler gave.
+    unsafe {
+        let name = c"voce.cu";
+        ok(rtc::nvrtcCreateProgram(
+            &mut program,
+            source.as_ptr(),
+            name.as_ptr(),
+            0,
+            std::ptr::null(),
+            std::ptr::null(),
+        ))?;
+        let code = rtc::nvrtcCompileProgram(program, pointers.len() as i32, pointers.as_ptr());
+        let result = if code == rtc::nvrtcResult::NVRTC_SUCCESS {
+            let mut size = 0;
+            ok(rtc::nvrtcGetCUBINSize(program, &mut size)).and_then(|()| {
+                let mut image = vec![0u8; size];
+                ok(rtc::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()))?;
+                Ok(image)
+            })
+        } else {
+            let mut size = 0;
+            rtc::nvrtcGetProgramLogSize(program, &mut size);
+            let mut log = vec![0u8; size];
+            rtc::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
+            Err(fail(String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned()))
+        };
+        rtc::nvrtcDestroyProgram(&mut program);
+        result
+    }
+}
+
+/// The machine code for a compute capability: from the cache, or compiled and put there.
+pub(crate) fn image(capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
+    let path = cache_path(capability);
+    if let Some(image) =
+        path.as_deref().and_then(|p| std::fs::read(p).ok()).filter(|i| i.starts_with(b"\x7fELF"))
+    {
+        return Ok(image);
+    }
+    let image = compile(capability)?;
+    if let Some(path) = path {
+        keep(&path, &image);
+    }
+    Ok(image)
+}
+
+/// Writes a file under its name once it is whole; that it cannot be kept costs a compilation next time.
+fn keep(path: &Path, image: &[u8]) {
+    let part = path.with_extension(format!("part{}", std::process::id()));
+    let written = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| std::fs::write(&part, image))
+        .and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(part);
+    }
+}
+
+/// Where the machine code of these very sources is kept.
+fn cache_path((major, minor): (u32, u32)) -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache")))?;
+    let mut hash = std::hash::DefaultHasher::new();
+    source().hash(&mut hash);
+    env!("CARGO_PKG_VERSION").hash(&mut hash);
+    Some(base.join("voce").join("kernels").join(format!("{:016x}-sm{major}{minor}.cubin", hash.finish())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation.
+    #[test]
+    fn kernels_compile() {
+        for capability in [(8, 0), (8, 9), (9, 0)] {
+            match compile(capability) {
+                Ok(image) => assert!(image.starts_with(b"\x7fELF")),
+                Err(CudaError::NoLibrary { .. }) if std::env::var_os("VOCE_NVRTC").is_none() => return,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The queue of one executor: work is recorded op by op and enqueued when its result is wanted.
+//!
+//! Recording costs some tens of nanoseconds a command. When the same commands with the same arguments come
+//! again, they are captured into a graph, and from then on enqueued by one launch. What differs from step to
+//! step (slots, positions, row numbers) is not an argument: it is in *tables*, host arrays that travel
+//! to fixed device addresses in one copy before the commands run.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
+use super::fingerprint::Fingerprint;
+use super::memory::{Device, Memory};
+use super::{CudaError, program};
+
+/// Bytes of an area of tables, unless a table is larger.
+const TABLES: usize = 1 << 20;
+/// Bytes from which host data go to the device by themselves and not among the tables.
+const LARGE: usize = 256 << 10;
+/// Graphs that a queue keeps.
+const MAX_GRAPHS: usize = 256;
+/// Commands below which a graph is not worth keeping.
+const WORTH_CAPTURING: usize = 4;
+
+/// Arguments of a kernel: one value of fields without padding.
+///
+/// # Safety
+/// The type has no padding and is what the kernel takes.
+pub(crate) unsafe trait Args: Copy {}
+
+struct Kept {
+    /// Absent while it was seen once only.
+    graph: Option<Graph>,
+    used: u64,
+}
+
+/// Device memory for tables, and what is to be copied there.
+struct Area {
+    memory: Memory,
+    bytes: Vec<u8>,
+}
+
+/// Recorded work.
+pub(crate) struct Queue {
+    pub(crate) device: Arc<Device>,
+    stream: Stream,
+    commands: Vec<Command>,
+    args: Vec<u8>,
+    areas: Vec<Area>,
+    /// Tables of this recording by their hash: area and offset.
+    known: HashMap<(u64, u64), (usize, usize)>,
+    graphs: HashMap<(u64, u64), Kept>,
+    clock: u64,
+    /// Whether repeated work is captured.
+    pub(crate) use_graphs: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
+        let stream = device.driver.stream()?;
+        Ok(Self {
+            device,
+            stream,
+            commands: Vec::new(),
+            args: Vec::new(),
+            areas: Vec::new(),
+            known: HashMap::new(),
+            graphs: HashMap::new(),
+            clock: 0,
+            use_graphs: true,
+        })
+    }
+
+    fn push(&mut self, command: Command) {
+        if self.commands.is_empty() {
+            self.device.recording_begins();
+        }
+        self.commands.push(command);
+    }
+
+    /// Records a launch.
+    pub(crate) fn launch<A: Args>(&mut self, kernel: KernelId, shape: Shape, args: &A) {
+        if shape.grid.contains(&0) {
+            return;
+        }
+        // SAFETY: `Args` have no padding, so all of their bytes are initialised.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(std::ptr::from_ref(args).cast::<u8>(), size_of::<A>()) };
+        debug_assert_eq!(program::KERNELS[kernel as usize].args, size_of::<A>(), "arguments of the kernel");
+        let at = self.args.len().next_multiple_of(16);
+        self.args.resize(at, 0);
+        self.args.extend_from_slice(bytes);
+        self.push(Command::Launch { kernel, shape, args: at, len: bytes.len() });
+    }
+
+    /// Records a product.
+    pub(crate) fn product(&mut self, product: Product) {
+        self.push(Command::Product(product));
+    }
+
+    /// Records a copy within the device.
+    pub(crate) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
+        if bytes > 0 {
+            self.push(Command::Copy { from, to, bytes });
+        }
+    }
+
+    /// Puts a host array where kernels of this step can read it, until the next flush. The same array twice is
+    /// there once.
+    pub(crate) fn table<T: super::Plain>(&mut self, values: &[T]) -> Address {
+        // SAFETY: `Plain` values have no padding.
+        let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
+        let hash = Fingerprint::of(bytes);
+        if let Some(&(area, at)) = self.known.get(&hash)
+            && self.areas[area].bytes[at..].starts_with(bytes)
+        {
+            return self.areas[area].memory.at + at as u64;
+        }
+        let room = |a: &Area| a.bytes.len().next_multiple_of(16) + bytes.len() <= a.memory.bytes;
+        let index = match self.areas.iter().position(room) {
+            Some(index) => index,
+            None => match self.device.alloc(TABLES.max(bytes.len())) {
+                Ok(memory) => {
+                    self.areas.push(Area { memory, bytes: Vec::new() });
+                    self.areas.len() - 1
+                }
+                Err(e) => {
+                    self.device.fail(e);
+                    return 0;
+                }
+            },
+        };
+        let area = &mut self.areas[index];
+        let at = area.bytes.len().next_multiple_of(16);
+        area.bytes.resize(at, 0);
+        area.bytes.extend_from_slice(bytes);
+        self.known.insert(hash, (index, at));
+        area.memory.at + at as u64
+    }
+
+    /// Enqueues all that was recorded.
+    pub(crate) fn flush(&mut self) {
+        if self.commands.is_empty() {
+            return;
+        }
+        if self.device.status().is_ok() {
+            let result = self.enqueue();
+            self.device.check(result);
+        }
+        self.commands.clear();
+        self.args.clear();
+        self.areas.iter_mut().for_each(|a| a.bytes.clear());
+        self.known.clear();
+        self.device.recording_ends();
+    }
+
+    fn enqueue(&mut self) -> Result<(), CudaError> {
+        let driver = &self.device.driver;
+        for area in self.areas.iter().filter(|a| !a.bytes.is_empty()) {
+            driver.upload(self.stream, area.memory.at, &area.bytes)?;
+        }
+        if !self.use_graphs || self.commands.len() < WORTH_CAPTURING {
+            return driver.enqueue(self.stream, &self.commands, &self.args);
+        }
+        self.clock += 1;
+        let mut key = Fingerprint::default();
+        (&self.commands, &self.args).hash(&mut key);
+        let key = key.wide();
+        match self.graphs.get_mut(&key) {
+            None => {
+                self.make_room();
+                self.graphs.insert(key, Kept { graph: None, used: self.clock });
+                self.device.driver.enqueue(self.stream, &self.commands, &self.args)
+            }
+            Some(kept) => {
+                kept.used = self.clock;
+                if kept.graph.is_none() {
+                    kept.graph = driver.capture(self.stream, &self.commands, &self.args)?;
+                }
+                match kept.graph {
+                    Some(graph) => driver.replay(self.stream, graph),
+                    None => driver.enqueue(self.stream, &self.commands, &self.args),
+                }
+            }
+        }
+    }
+
+    /// Drops the graph that was not used for longest, when there are too many.
+    fn make_room(&mut self) {
+        if self.graphs.len() < MAX_GRAPHS {
+            return;
+        }
+        if let Some((&key, _)) = self.graphs.iter().min_by_key(|(_, k)| k.used)
+            && let Some(Kept { graph: Some(graph), .. }) = self.graphs.remove(&key)
+        {
+            self.device.check(self.device.driver.wait(self.stream));
+            self.device.driver.drop_graph(graph);
+        }
+    }
+
+    /// Copies host bytes to the device, after what was recorded. Large ones flush: tables of an op are to be
+    /// made after its uploads.
+    pub(crate) fn upload(&mut self, to: Address, bytes: &[u8]) {
+        if bytes.len() < LARGE {
+            let from = self.table(bytes);
+            return self.copy(from, to, bytes.len());
+        }
+        self.flush();
+        if self.device.status().is_ok() {
+            self.device.check(self.device.driver.upload(self.stream, to, bytes));
+        }
+    }
+
+    /// Runs what was recorded, waits for it, and copies its result to the host; zeros when the device has failed.
+    pub(crate) fn download<T: super::Plain>(&mut self, from: Address, to: &mut [T]) {
+        self.flush();
+        // SAFETY: any bytes are `Plain` values.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), size_of_val(to)) };
+        let result =
+            self.device.status().and_then(|()| self.device.driver.download(self.stream, from, bytes));
+        if let Err(e) = result {
+            bytes.fill(0);
+            self.device.fail(e);
+        }
+    }
+
+    /// Waits until all that was recorded has run.
+    pub(crate) fn wait(&mut self) {
+        self.flush();
+        self.device.check(self.device.driver.wait(self.stream));
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.wait();
+        for kept in self.graphs.values() {
+            if let Some(graph) = kept.graph {
+                self.device.driver.drop_graph(graph);
+            }
+        }
+        self.device.driver.close(self.stream);
+    }
+}

@@ -1,0 +1,352 @@
+//! The op suite of streaming convolutions: whatever the cuts, the neighbours and the slot, the stream is the same.
+
+mod suite;
+
+use suite::{Rng, arena, each_exec, error, wide};
+use voce_runtime::{
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Matrix, Span,
+    UpsampleOp, reference,
+};
+
+#[test]
+fn convolution_agrees_and_does_not_depend_on_the_cuts_or_neighbours() {
+    // (channels in, outputs, taps, stride, dilation)
+    let cases = [
+        (1, 8, 7, 1, 1),
+        (12, 20, 3, 1, 1),
+        (16, 16, 3, 1, 2),
+        (8, 16, 8, 4, 1),
+        (24, 48, 1, 1, 1),
+        (5, 3, 4, 2, 3),
+        (64, 32, 3, 1, 1),
+        (32, 1, 7, 1, 1),
+    ];
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(17);
+        for (cin, n, taps, stride, dilation) in cases {
+            let (steps, add) = (24, taps == 3);
+            let before = if add { 0.25 } else { 0.0 };
+            let x = rng.buffer(steps, cin);
+            let (weights, bias) = (rng.vec(n * taps * cin), rng.vector(n));
+            for format in [Format::F32, Format::Bf16] {
+                let w = Matrix::pack(&arena, format, n, taps * cin, &weights);
+                let active: Vec<Vec<f64>> = (0..steps)
+                    .map(|t| {
+                        x.row(t).iter().map(|&v| reference::activate(Activation::Elu, v as f64)).collect()
+                    })
+                    .collect();
+                let want = reference::conv(&active, &w.unpack(), n, taps, stride, dilation);
+                let history = ConvOp::history(taps, stride, dilation);
+                let spec = ConvStateSpec { slots: 3, history, channels: cin, replicate: false };
+                let mut runs: Vec<Vec<f32>> = Vec::new();
+                for cuts in [vec![24], vec![12, 12], vec![4, 8, 4, 8]] {
+                    let mut state = ConvState::new(spec);
+                    let (mut at, mut got) = (0, Vec::new());
+                    for rows in cuts {
+                        // The stream sits in slot 2 behind a neighbour in slot 0.
+                        let mut part = Buffer::new(rows + stride, cin);
+                        part.head_mut(stride).copy_from_slice(&rng.vec(stride * cin));
+                        (0..rows).for_each(|r| part.row_mut(stride + r).copy_from_slice(x.row(at + r)));
+                        let spans = [Span { slot: 0, rows: stride }, Span { slot: 2, rows }];
+                        let mut out = Buffer::new(rows / stride + 1, n);
+                        out.head_mut(rows / stride + 1).fill(0.25);
+                        let op = ConvOp {
+                            x: &part,
+                            spans: &spans,
+                            pre: Activation::Elu,
+                            w: &w,
+                            bias: Some(&bias),
+                            taps,
+                            stride,
+                            dilation,
+                            act: Activation::None,
+                            add,
+                        };
+                        exec.conv(&op, &mut state, &mut out);
+                        exec.fetch(&mut out, rows / stride + 1);
+                        got.extend((0..rows / stride).flat_map(|r| out.row(1 + r).to_vec()));
+                        at += rows;
+                    }
+                    runs.push(got);
+                }
+                // On devices few rows have another kernel than many.
+                assert!(
+                    exec.device().is_some() || runs.iter().all(|r| *r == runs[0]),
+                    "{name} cuts change {cin} {taps} {stride} {dilation}"
+                );
+                let want: Vec<f64> = want
+                    .iter()
+                    .flat_map(|row| row.iter().zip(bias.iter()).map(|(v, &b)| before + v + b as f64))
+                    .collect();
+                for run in &runs {
+                    let e = error(run, &want);
+                    assert!(e < reference::tolerance(format), "{name} {format:?} {cin} {n} {taps}: {e:e}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn many_rows_of_a_convolution_agree() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(19);
+        let (cin, taps, n, spans) = (64, 4, 6, [700, 800]);
+        let x = rng.buffer(1500, cin);
+        let w = Matrix::pack(&arena, Format::F32, n, taps * cin, &rng.vec(n * taps * cin));
+        let spec = ConvStateSpec { slots: 2, history: taps - 1, channels: cin, replicate: false };
+        let mut out = Buffer::new(1500, n);
+        let op = ConvOp {
+            x: &x,
+            spans: &[Span { slot: 1, rows: spans[0] }, Span { slot: 0, rows: spans[1] }],
+            pre: Activation::None,
+            w: &w,
+            bias: None,
+            taps,
+            stride: 1,
+            dilation: 1,
+            act: Activation::None,
+            add: false,
+        };
+        exec.conv(&op, &mut ConvState::new(spec), &mut out);
+        exec.fetch(&mut out, 1500);
+        let mut first = 0;
+        for rows in spans {
+            let stream: Vec<Vec<f64>> = (first..first + rows).map(|r| wide(x.row(r))).collect();
+            let want = reference::conv(&stream, &w.unpack(), n, taps, 1, 1).concat();
+            let e = error(&out.head(first + rows)[first * n..], &want);
+            assert!(e < reference::tolerance(Format::F32), "{name} {rows} rows: {e:e}");
+            first += rows;
+        }
+    });
+}
+
+#[test]
+fn replicate_padding_repeats_the_first_row() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let w = Matrix::pack(&arena, Format::F32, 1, 4, &[1.0; 4]);
+        let spec = ConvStateSpec { slots: 1, history: 2, channels: 1, replicate: true };
+        let mut state = ConvState::new(spec);
+        for round in 0..4 {
+            if round == 2 {
+                state.reset(0);
+            }
+            let mut x = Buffer::new(2, 1);
+            x.head_mut(2).copy_from_slice(&[3.0, 5.0]);
+            let mut out = Buffer::new(1, 1);
+            let spans = [Span { slot: 0, rows: 2 }];
+            let op = ConvOp {
+                x: &x,
+                spans: &spans,
+                pre: Activation::None,
+                w: &w,
+                bias: None,
+                taps: 4,
+                stride: 2,
+                dilation: 1,
+                act: Activation::None,
+                add: false,
+            };
+            exec.conv(&op, &mut state, &mut out);
+            exec.fetch(&mut out, 1);
+            assert_eq!(out.row(0)[0], [14.0, 16.0][round % 2], "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_transposed_convolution_folds_into_rows() {
+    // stride 3, kernel 6: out[3 t + j] = x[t] w[j] + x[t - 1] w[3 + j]
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(23);
+        let (cin, cout, stride) = (10, 7, 3);
+        let kernel = rng.vector(cin * cout * 2 * stride); // [cin][cout][k]
+        let mut packed = vec![0f32; stride * cout * 2 * cin];
+        for j in 0..stride {
+            for o in 0..cout {
+                for tap in 0..2 {
+                    for c in 0..cin {
+                        let from = (c * cout + o) * 2 * stride + (1 - tap) * stride + j;
+                        packed[((j * cout + o) * 2 + tap) * cin + c] = kernel[from];
+                    }
+                }
+            }
+        }
+        let w = Matrix::pack(&arena, Format::F32, stride * cout, 2 * cin, &packed);
+        let mut state =
+            ConvState::new(ConvStateSpec { slots: 1, history: 1, channels: cin, replicate: false });
+        let x = rng.buffer(4, cin);
+        let mut out = Buffer::new(4 * stride, cout);
+        let spans = [Span { slot: 0, rows: 4 }];
+        let op = ConvOp {
+            x: &x,
+            spans: &spans,
+            pre: Activation::None,
+            w: &w,
+            bias: None,
+            taps: 2,
+            stride: 1,
+            dilation: 1,
+            act: Activation::None,
+            add: false,
+        };
+        exec.conv(&op, &mut state, &mut out);
+        exec.fetch(&mut out, 4 * stride);
+        for t in 0..4 {
+            for j in 0..stride {
+                let want: Vec<f64> = (0..cout)
+                    .map(|o| {
+                        let at = |c: usize, i: usize| kernel[(c * cout + o) * 2 * stride + i] as f64;
+                        (0..cin)
+                            .map(|c| {
+                                let past =
+                                    if t > 0 { x.row(t - 1)[c] as f64 * at(c, stride + j) } else { 0.0 };
+                                x.row(t)[c] as f64 * at(c, j) + past
+                            })
+                            .sum()
+                    })
+                    .collect();
+                assert!(error(out.row(t * stride + j), &want) < 1e-5, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn depthwise_convolution_agrees_and_does_not_depend_on_the_cuts() {
+    each_exec(|exec, name| {
+        let mut rng = Rng(53);
+        let (channels, taps, steps) = (19, 5, 14);
+        let (kernel, bias) = (rng.vector(taps * channels), rng.vector(channels));
+        let x = rng.buffer(steps, channels);
+        let spec = ConvStateSpec { slots: 2, history: taps - 1, channels, replicate: false };
+        for cuts in [vec![14], vec![1, 2, 3, 8], vec![7, 7]] {
+            let mut state = ConvState::new(spec);
+            let mut at = 0;
+            for rows in cuts {
+                let mut part = Buffer::new(rows, channels);
+                (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(at + r)));
+                let mut out = Buffer::new(rows, channels);
+                let spans = [Span { slot: 1, rows }];
+                let op = DepthwiseOp {
+                    x: &part,
+                    spans: &spans,
+                    kernel: &kernel,
+                    bias: Some(&bias),
+                    ahead: 0,
+                    norm: None,
+                    act: Activation::Silu,
+                };
+                exec.depthwise(&op, &mut state, &mut out);
+                exec.fetch(&mut out, rows);
+                for r in 0..rows {
+                    let want: Vec<f64> = (0..channels)
+                        .map(|c| {
+                            let sum: f64 = (0..taps)
+                                .filter_map(|tap| Some((tap, (at + r + tap + 1).checked_sub(taps)?)))
+                                .map(|(tap, t)| x.row(t)[c] as f64 * kernel[tap * channels + c] as f64)
+                                .sum();
+                            reference::activate(Activation::Silu, sum + bias[c] as f64)
+                        })
+                        .collect();
+                    assert!(error(out.row(r), &want) < 1e-5, "{name} row {}", at + r);
+                }
+                at += rows;
+            }
+        }
+    });
+}
+
+#[test]
+fn upsampling_agrees_with_the_sum_over_taps() {
+    each_exec(|exec, name| {
+        let mut rng = Rng(31);
+        let (channels, stride) = (9, 4);
+        let kernel = rng.vector(2 * stride * channels);
+        let mut state = ConvState::new(ConvStateSpec { slots: 2, history: 1, channels, replicate: false });
+        let x = rng.buffer(5, channels);
+        for cuts in [vec![5], vec![1, 3, 1]] {
+            let mut first = 0;
+            state.reset(1);
+            for rows in cuts {
+                let mut part = Buffer::new(rows, channels);
+                (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(first + r)));
+                let mut out = Buffer::new(rows * stride, channels);
+                let op = UpsampleOp { x: &part, spans: &[Span { slot: 1, rows }], kernel: &kernel, stride };
+                exec.upsample(&op, &mut state, &mut out);
+                exec.fetch(&mut out, rows * stride);
+                for t in first..first + rows {
+                    for j in 0..stride {
+                        let want: Vec<f64> = (0..channels)
+                            .map(|c| {
+                                let past = if t > 0 {
+                                    x.row(t - 1)[c] as f64 * kernel[(stride + j) * channels + c] as f64
+                                } else {
+                                    0.0
+                                };
+                                x.row(t)[c] as f64 * kernel[j * channels + c] as f64 + past
+                            })
+                            .collect();
+                        let got = out.row((t - first) * stride + j);
+                        assert!(error(got, &want) < 1e-6, "{name} row {t}");
+                    }
+                }
+                first += rows;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_saved_past_continues_the_stream_in_another_slot() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(37);
+        let (channels, taps, steps) = (6, 5, 12);
+        let w = Matrix::pack(&arena, Format::F32, 4, taps * channels, &rng.vec(4 * taps * channels));
+        let x = rng.buffer(steps, channels);
+        let spec = ConvStateSpec { slots: 3, history: taps - 1, channels, replicate: false };
+        let step = |exec: &mut Exec, state: &mut ConvState, slot: usize, first: usize, rows: usize| {
+            let mut part = Buffer::new(rows, channels);
+            (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(first + r)));
+            let mut out = Buffer::new(rows, 4);
+            let op = ConvOp {
+                x: &part,
+                spans: &[Span { slot, rows }],
+                pre: Activation::None,
+                w: &w,
+                bias: None,
+                taps,
+                stride: 1,
+                dilation: 1,
+                act: Activation::None,
+                add: false,
+            };
+            exec.conv(&op, state, &mut out);
+            exec.fetch(&mut out, rows);
+            out.head(rows).to_vec()
+        };
+        let mut state = ConvState::new(spec);
+        assert_eq!(exec.save_conv(&state, 1), vec![0.0; state.slot_len()]);
+        // Fewer rows than are kept, then more.
+        step(exec, &mut state, 1, 0, 3);
+        step(exec, &mut state, 1, 3, 5);
+        let saved = exec.save_conv(&state, 1);
+        assert_eq!(saved, x.head(8)[4 * channels..], "{name}");
+        let want = step(exec, &mut state, 1, 8, 4);
+        let mut other = ConvState::new(spec);
+        for state in [&mut state, &mut other] {
+            exec.restore_conv(state, 2, &saved);
+            assert_eq!(exec.save_conv(state, 2), saved);
+            assert_eq!(step(exec, state, 2, 8, 4), want, "{name}");
+        }
+        state.reset(1);
+        assert_eq!(exec.save_conv(&state, 1), vec![0.0; state.slot_len()]);
+        let again = step(exec, &mut state, 1, 0, 3);
+        assert_eq!(again, step(exec, &mut ConvState::new(spec), 0, 0, 3), "{name}");
+    });
+}

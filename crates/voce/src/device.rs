@@ -1,0 +1,54 @@
+//! `--device` and the switches that go with it.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use voce_engine::DeviceChoice;
+use voce_nn::Precision;
+use voce_runtime::cuda::{Device, Tuning};
+
+use crate::args::PrecisionArg;
+use crate::failure::Failure;
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
+}
+
+/// Where a model runs.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct DeviceArgs {
+    /// Where the model runs: auto (the first NVIDIA GPU, if there is one), cpu, cuda or cuda:N
+    #[arg(long, env = "VOCE_DEVICE", default_value = "auto")]
+    pub(crate) device: DeviceChoice,
+    /// Whether f32 products on a GPU may round their factors to TF32
+    #[arg(long, env = "VOCE_TF32", value_enum, default_value = "on", hide_possible_values = true)]
+    pub(crate) tf32: Switch,
+    /// Whether steps that repeat on a GPU are captured into graphs
+    #[arg(long, env = "VOCE_CUDA_GRAPHS", value_enum, default_value = "on", hide_possible_values = true)]
+    pub(crate) cuda_graphs: Switch,
+}
+
+impl DeviceArgs {
+    /// The device, or none for the CPU.
+    pub(crate) fn open(&self) -> Result<Option<Arc<Device>>, Failure> {
+        let device = self.device.open()?;
+        if let Some(device) = &device {
+            device.tune(Tuning { tf32: self.tf32 == Switch::On, graphs: self.cuda_graphs == Switch::On });
+        }
+        Ok(device)
+    }
+}
+
+/// What a precision means on a device: `auto` is int8 on a CPU, and bf16 on a GPU, whose memory is faster.
+pub(crate) fn precision(arg: PrecisionArg, device: Option<&Arc<Device>>) -> Precision {
+    match (arg, device) {
+        (PrecisionArg::Auto, Some(_)) => Precision::Bf16,
+        (arg, _) => arg.into(),
+    }
+}
