@@ -22,6 +22,7 @@ mod wyoming;
 pub use crate::core::error::ServerError;
 pub use crate::core::journal::{JOURNAL_LIMIT, JournalOptions};
 pub use crate::core::limits::{self, Limits};
+pub use crate::core::lobby::Lobby;
 pub use crate::core::otlp::OtlpOptions;
 pub use crate::core::routes::{RouteInfo, route_table};
 pub use crate::core::server::{ServeError, Server, ServerOptions};

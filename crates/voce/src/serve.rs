@@ -13,7 +13,9 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use serde_json::json;
 use voce_engine::store::Store;
-use voce_server::{JOURNAL_LIMIT, JournalOptions, Limits, Models, OtlpOptions, Server, ServerOptions};
+use voce_server::{
+    JOURNAL_LIMIT, JournalOptions, Limits, Lobby, OtlpOptions, ServeError, Server, ServerOptions,
+};
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
@@ -94,12 +96,11 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
         );
     }
     crate::machine::raise_file_limit(options.limits.connections as u64 + 256);
-    let models = models::load(console, &store, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::failed(format!("cannot start the network: {e}")))?;
-    runtime.block_on(serve(console, options, models, store))
+    runtime.block_on(serve(console, options, settings, store))
 }
 
 /// Flags and variables over the file's settings.
@@ -212,9 +213,16 @@ fn journal(settings: &Settings) -> Outcome<JournalOptions> {
     })
 }
 
-async fn serve(console: Console, options: ServerOptions, models: Models, store: Store) -> Outcome {
+async fn serve(console: Console, options: ServerOptions, settings: Settings, store: Store) -> Outcome {
     let needs_key = !options.keys.is_empty();
-    let server = Server::bind(options, models, store).await.map_err(|e| Failure::failed(e.to_string()))?;
+    let failed = |e: ServeError| Failure::failed(e.to_string());
+    let lobby = Lobby::open(options.addr).await.map_err(failed)?;
+    let models = {
+        let store = store.clone();
+        tokio::task::spawn_blocking(move || models::load(console, &store, &settings))
+    };
+    let models = lobby.wait(models).await.map_err(|e| Failure::failed(e.to_string()))??;
+    let server = Server::within(lobby, options, models, store).await.map_err(failed)?;
     server.load().await.map_err(|e| Failure::failed(e.to_string()))?;
     let addr = server.addr();
     // A wildcard is where it listens, not where it is.

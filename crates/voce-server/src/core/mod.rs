@@ -12,6 +12,7 @@ pub(crate) mod health;
 pub(crate) mod journal;
 pub(crate) mod json;
 pub mod limits;
+pub(crate) mod lobby;
 pub(crate) mod metrics;
 pub(crate) mod mp3;
 pub(crate) mod origin;

@@ -9,6 +9,7 @@ use voce_engine::store::Store;
 
 use super::journal::JournalOptions;
 use super::limits::Limits;
+use super::lobby::Lobby;
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, routes, vigil};
@@ -87,7 +88,7 @@ pub enum ServeError {
 
 /// A server that listens and has not begun to answer.
 pub struct Server {
-    listener: TcpListener,
+    lobby: Lobby,
     wyoming: Option<TcpListener>,
     state: AppState,
     echoes: bool,
@@ -96,12 +97,20 @@ pub struct Server {
 impl Server {
     /// Takes the address. Models are loaded by [`Server::load`] or when they are first needed.
     pub async fn bind(options: ServerOptions, models: Models, store: Store) -> Result<Self, ServeError> {
-        let listen = async |addr: SocketAddr| {
-            TcpListener::bind(addr).await.map_err(|source| ServeError::Bind { addr, source })
-        };
-        let listener = listen(options.addr).await?;
+        Self::within(Lobby::open(options.addr).await?, options, models, store).await
+    }
+
+    /// A server at the address that a lobby has taken.
+    pub async fn within(
+        lobby: Lobby,
+        options: ServerOptions,
+        models: Models,
+        store: Store,
+    ) -> Result<Self, ServeError> {
         let wyoming = match options.wyoming {
-            Some(addr) => Some(listen(addr).await?),
+            Some(addr) => {
+                Some(TcpListener::bind(addr).await.map_err(|source| ServeError::Bind { addr, source })?)
+            }
             None => None,
         };
         let loopback = options.addr.ip().is_loopback();
@@ -109,7 +118,7 @@ impl Server {
             tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
         }
         let state = AppState::new(options, models, store, loopback);
-        Ok(Self { listener, wyoming, state, echoes: false })
+        Ok(Self { lobby, wyoming, state, echoes: false })
     }
 
     /// Opens `/echo`, which says back what it hears, for suites that test the WebSocket layer.
@@ -121,7 +130,7 @@ impl Server {
 
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
-        self.listener.local_addr().unwrap_or(self.state.options.addr)
+        self.lobby.addr()
     }
 
     /// Where Wyoming listens.
@@ -129,17 +138,23 @@ impl Server {
         self.wyoming.as_ref().and_then(|l| l.local_addr().ok())
     }
 
-    /// Loads the models that are to be there from the start, and runs each once.
+    /// Loads the models that are to be there from the start, and runs each once; clients are told to wait.
     pub async fn load(&self) -> Result<(), ServeError> {
-        for mouth in self.state.mouths.iter().filter(|m| m.preloads()) {
-            mouth.warm().await.map_err(|source| ServeError::Model { id: mouth.id().to_owned(), source })?;
-        }
-        Ok(())
+        let all = async {
+            for mouth in self.state.mouths.iter().filter(|m| m.preloads()) {
+                mouth
+                    .warm()
+                    .await
+                    .map_err(|source| ServeError::Model { id: mouth.id().to_owned(), source })?;
+            }
+            Ok(())
+        };
+        self.lobby.wait(all).await
     }
 
     /// Answers until `stop`, then drains.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
-        let Self { listener, wyoming, state, echoes } = self;
+        let Self { lobby, wyoming, state, echoes } = self;
         let drain = state.drain.clone();
         let signal = tokio::spawn(async move {
             stop.await;
@@ -157,7 +172,7 @@ impl Server {
         }
         let watch = tokio::spawn(vigil::watch(state.clone()));
         let telemetry = state.telemetry.clone();
-        accept::run(listener, router, state).await;
+        accept::run(lobby.listener, router, state).await;
         watch.abort();
         signal.abort();
         let _ = tokio::task::spawn_blocking(move || telemetry.flush()).await;

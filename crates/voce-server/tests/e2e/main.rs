@@ -12,6 +12,7 @@ mod engine;
 mod faults;
 mod journal;
 mod listening;
+mod lobby;
 mod moshi;
 mod mp4;
 mod noise;
