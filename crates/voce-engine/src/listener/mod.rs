@@ -67,7 +67,7 @@ const WARM_SAMPLES: usize = 2 * SAMPLE_RATE;
 /// Streams side by side by default.
 const DEFAULT_SLOTS: usize = 8;
 /// Streams side by side at most.
-pub const MAX_SLOTS: usize = 4096;
+pub const MAX_SLOTS: usize = 16_384;
 
 /// How a listener is set up.
 #[derive(Clone, Debug)]

@@ -43,10 +43,12 @@ pub fn error(got: &[f32], want: &[f64]) -> f64 {
     got.iter().zip(want).map(|(&g, w)| (g as f64 - w).abs()).fold(0.0, f64::max) / scale
 }
 
-/// Every executor there is: each instruction set with one and with several threads, the CUDA kernels on the
-/// emulated device, and on the GPU when `VOCE_TEST_GPU` says that there is one.
+/// Every executor there is: each instruction set with one and with several threads, and the CUDA kernels on the
+/// emulated device. With `VOCE_TEST_GPU` set: the GPU alone.
 pub fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
-    each_cpu(&mut f);
+    if !on_gpu() {
+        each_cpu(&mut f);
+    }
     for (device, name) in devices() {
         let mut exec = Exec::on(&device).unwrap();
         f(&mut exec, name);
@@ -57,11 +59,16 @@ pub fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
 
 /// The devices to test on.
 pub fn devices() -> Vec<(Arc<Device>, &'static str)> {
-    let mut devices = vec![(Device::emulated().unwrap(), "emulated")];
-    if std::env::var_os("VOCE_TEST_GPU").is_some() {
-        devices.push((Device::open(0).unwrap(), "cuda"));
+    if on_gpu() {
+        vec![(Device::open(0).unwrap(), "cuda")]
+    } else {
+        vec![(Device::emulated().unwrap(), "emulated")]
     }
-    devices
+}
+
+/// Whether the tests are to run on a GPU.
+fn on_gpu() -> bool {
+    std::env::var_os("VOCE_TEST_GPU").is_some()
 }
 
 /// Where an executor's weights go.

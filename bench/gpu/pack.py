@@ -1,0 +1,49 @@
+"""Builds the binary and the tests that a GPU machine runs, and puts them into one folder."""
+
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESTS = {
+    "voce-runtime": ["ops", "conformer_ops", "conv_ops", "decoder_ops", "row_ops"],
+    "voce-models": ["device"],
+}
+
+
+def executables(arguments):
+    """Paths of what a cargo command builds, by name."""
+    command = ["cargo", *arguments, "--release", "--message-format=json"]
+    run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    found = {}
+    for line in run.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable"):
+            found[message["target"]["name"]] = pathlib.Path(message["executable"])
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "gpu-kit")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    built = executables(["build", "-p", "voce"])
+    wanted = ["voce"]
+    for package, tests in TESTS.items():
+        flags = [flag for test in tests for flag in ("--test", test)]
+        built |= executables(["test", "-p", package, "--no-run", *flags])
+        wanted += tests
+    for name in wanted:
+        target = args.out / name
+        shutil.copy2(built[name], target)
+        subprocess.run(["strip", str(target)], check=True)
+        print(f"{target}  {target.stat().st_size / 1e6:.1f} MB")
+    # The tests look for their fixtures where they were built.
+    (args.out / "root").write_text(str(ROOT))
+
+
+if __name__ == "__main__":
+    main()
