@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, Weak};
 
 use voce_nn::{Formats, Loader, Precision};
-use voce_runtime::cuda::{self, CudaError, Device};
+use voce_runtime::cuda::{self, CudaError, Device, Tuning};
 use voce_runtime::{Exec, Isa};
 
 use crate::EngineError;
@@ -83,6 +83,7 @@ fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
         return Ok(device);
     }
     let device = Device::open(number)?;
+    device.tune(Tuning { tf32: true, graphs: true });
     open.push((number, Arc::downgrade(&device)));
     Ok(device)
 }

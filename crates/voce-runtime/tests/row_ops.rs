@@ -28,6 +28,12 @@ fn rows_are_gathered_scattered_and_set() {
             assert_eq!(moved.row(3), &values[cols..], "{name} {cols}");
             assert_eq!(moved.row(1), &values[..cols], "{name} {cols}");
             assert!(moved.row(0).iter().chain(moved.row(2)).all(|&v| v == 0.0), "{name} {cols}");
+            let mut parts = Buffer::new(3, cols);
+            let wide = rng.vec(2 * (cols + 3));
+            exec.set_row_parts(&mut parts, &[2, 0], &wide, cols + 3, 2);
+            exec.fetch(&mut parts, 3);
+            assert_eq!(parts.row(2), &wide[2..2 + cols], "{name} {cols}");
+            assert_eq!(parts.row(0), &wide[cols + 5..2 * cols + 5], "{name} {cols}");
             exec.fetch(&mut got, 6);
             exec.fetch(&mut placed, 9);
             exec.fetch(&mut head, 3);

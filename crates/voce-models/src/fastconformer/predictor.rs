@@ -47,11 +47,8 @@ impl Lanes {
     /// Puts saved lanes back, one after the other in `from`; zeros are the state before the first label.
     pub fn restore(&mut self, exec: &mut Exec, lanes: &[usize], from: &[f32]) {
         let (width, all) = (self.state.cols(), self.state.cols() + self.out.cols());
-        let part = |range: std::ops::Range<usize>| -> Vec<f32> {
-            from.chunks_exact(all).flat_map(|lane| lane[range.clone()].iter().copied()).collect()
-        };
-        exec.set_rows(&mut self.state, lanes, &part(0..width));
-        exec.set_rows(&mut self.out, lanes, &part(width..all));
+        exec.set_row_parts(&mut self.state, lanes, from, all, 0);
+        exec.set_row_parts(&mut self.out, lanes, from, all, width);
     }
 }
 

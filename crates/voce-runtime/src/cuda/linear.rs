@@ -151,13 +151,7 @@ impl Cuda {
             Norm::SwiGlu => NormArgs { kind: 4, ..NormArgs::default() },
             Norm::Activation(act) => NormArgs { kind: 1, act: activation(*act), ..NormArgs::default() },
             Norm::Layer { weight, bias, eps, modulation } => {
-                let mut args = NormArgs {
-                    kind: 2,
-                    eps: *eps,
-                    weight: self.optional(*weight),
-                    bias: self.optional(*bias),
-                    ..NormArgs::default()
-                };
+                let mut args = NormArgs::layer(self.optional(*weight), self.optional(*bias), *eps);
                 if let Some(m) = modulation {
                     (args.shift, args.shift_stride) = (self.view(&m.shift), m.shift.stride() as u32);
                     (args.scale, args.scale_stride) = (self.view(&m.scale), m.scale.stride() as u32);
@@ -244,8 +238,8 @@ impl Cuda {
     }
 
     /// Norms rows and puts them into the format that a product takes.
-    #[allow(clippy::too_many_arguments)] // one call site here, one in convolution
-    pub(super) fn prepare(
+    #[allow(clippy::too_many_arguments)] // one call site
+    fn prepare(
         &mut self,
         norm: NormArgs,
         x: Address,
@@ -283,6 +277,8 @@ impl Cuda {
             Format::Int8 | Format::Int4 => ProductKind::Int8,
         };
         let plain = store.bias == 0 && store.act == 0 && store.store != 2 && kind != ProductKind::Int8;
+        // Later pieces of a convolution may begin anywhere.
+        let plain = plain && store.out.is_multiple_of(ALIGNED);
         let n = w.n as u32;
         let mut product = Product {
             kind,

@@ -82,14 +82,13 @@ impl Cuda {
         let (from, to) = (self.read(from), self.write(to));
         let to_rows = self.queue.table(&numbers(rows));
         let rows = rows.len() as u32;
-        let strides = (cols, cols);
         self.move_rows(CopyRowsArgs {
             from,
             to,
             from_rows: 0,
             to_rows,
-            from_stride: strides.0,
-            to_stride: strides.1,
+            from_stride: cols,
+            to_stride: cols,
             cols,
             rows,
         });
@@ -112,12 +111,25 @@ impl Cuda {
         self.move_rows(args);
     }
 
-    pub(crate) fn set_rows(&mut self, to: &mut Buffer, rows: &[usize], values: &[f32]) {
-        let cols = to.cols() as u32;
+    pub(crate) fn set_rows(
+        &mut self,
+        to: &mut Buffer,
+        rows: &[usize],
+        values: &[f32],
+        stride: usize,
+        column: usize,
+    ) {
+        let cols = to.cols();
         let to = self.write(to);
-        let from = self.queue.table(values);
+        let from = if stride == cols {
+            self.queue.table(values)
+        } else {
+            // Only what is wanted travels.
+            let parts = values.chunks_exact(stride).take(rows.len());
+            self.queue.table(&parts.flat_map(|v| &v[column..column + cols]).copied().collect::<Vec<_>>())
+        };
         let to_rows = self.queue.table(&numbers(rows));
-        let rows = rows.len() as u32;
+        let (rows, cols) = (rows.len() as u32, cols as u32);
         self.move_rows(CopyRowsArgs {
             from,
             to,

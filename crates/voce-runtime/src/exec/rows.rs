@@ -53,12 +53,27 @@ impl Exec {
 
     /// Row `rows[r]` of `to` becomes the `r`th of the values that the host has.
     pub fn set_rows(&mut self, to: &mut Buffer, rows: &[usize], values: &[f32]) {
-        assert!(values.len() == rows.len() * to.cols && rows.iter().all(|&r| r < to.rows), "rows fit");
+        assert_eq!(values.len(), rows.len() * to.cols, "rows fit");
+        self.set_row_parts(to, rows, values, to.cols, 0);
+    }
+
+    /// As [`Exec::set_rows`], from column `column` on of values that lie `stride` apart.
+    pub fn set_row_parts(
+        &mut self,
+        to: &mut Buffer,
+        rows: &[usize],
+        values: &[f32],
+        stride: usize,
+        column: usize,
+    ) {
+        assert!(column + to.cols <= stride && rows.len() * stride <= values.len(), "columns fit");
+        assert!(rows.iter().all(|&r| r < to.rows), "rows fit");
         if let Some(cuda) = &mut self.cuda {
-            return cuda.set_rows(to, rows, values);
+            return cuda.set_rows(to, rows, values, stride, column);
         }
-        for (&row, values) in rows.iter().zip(values.chunks_exact(to.cols.max(1))) {
-            to.row_mut(row).copy_from_slice(values);
+        for (&row, values) in rows.iter().zip(values.chunks_exact(stride.max(1))) {
+            let cols = to.cols;
+            to.row_mut(row).copy_from_slice(&values[column..column + cols]);
         }
     }
 
