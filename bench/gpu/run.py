@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -31,23 +32,26 @@ def hear(shape, chunk, streams, seconds, *more):
 def speeds():
     """What is timed: a name and the arguments of the binary."""
     for streams in [1, 64, 1000, 3000, 6000, 10000]:
-        yield f"nemotron-0.6b 560 ms, {streams} streams", hear("nemotron-0.6b", 560, streams, 11.2 if streams > 64 else 28)
+        seconds = "28" if streams == 1 else "11.2" if streams <= 1000 else "5.6"
+        yield f"nemotron-0.6b 560 ms x {streams}", hear("nemotron-0.6b", 560, streams, seconds)
     for streams in [1, 500, 2000, 4000]:
-        yield f"nemotron-0.6b 80 ms, {streams} streams", hear("nemotron-0.6b", 80, streams, 4 if streams > 64 else 20)
-    yield "nemotron-0.6b 560 ms beam 4, 1000 streams", hear("nemotron-0.6b", 560, 1000, 5.6, "--beam", "4")
-    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64", "--seconds", "10"]
+        yield f"nemotron-0.6b 80 ms x {streams}", hear("nemotron-0.6b", 80, streams, "10" if streams == 1 else "3.2")
+    yield "nemotron-0.6b 560 ms beam 4 x 1000", hear("nemotron-0.6b", 560, 1000, "5.6", "--beam", "4")
+    yield "nemotron-0.6b 560 ms beam 4 x 3000", hear("nemotron-0.6b", 560, 3000, "5.6", "--beam", "4")
+    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64", "--seconds", "10", "--repeat", "3"]
     yield "parakeet-tdt-0.6b offline, 64 x 10 s", offline
-    for graphs in ["on", "off"]:
-        say = ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--cuda-graphs", graphs]
-        yield f"pocket-100m, 1 stream, graphs {graphs}", say
-    yield "pocket-100m, long text in lock step", ["bench", "say", "--shape", "pocket-100m", "--text", "long", "--lockstep", "256"]
+    for streams in [1, 16, 64, 256, 512]:
+        say = ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", str(streams)]
+        yield f"pocket-100m x {streams}", say
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kit", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--only", choices=["checks", "speeds"])
+    parser.add_argument("--only", default="", help="steps whose name this pattern finds")
+    parser.add_argument("--skip", default="^$", help="steps whose name this pattern does not find")
+    parser.add_argument("--events", default="^$", help="speeds that are also run with each kernel timed")
     parser.add_argument("--limit", type=float, default=90, help="seconds for a step")
     args = parser.parse_args()
     kit, begun = args.kit.resolve(), time.monotonic()
@@ -62,6 +66,8 @@ def main():
     with open(args.out / "gpu.jsonl", "a") as log:
 
         def step(name, command, **more):
+            if not re.search(args.only, name) or re.search(args.skip, name):
+                return
             at = time.monotonic()
             try:
                 run = subprocess.run([str(c) for c in command], env=env | more, timeout=args.limit, text=True,
@@ -75,22 +81,23 @@ def main():
             text = json.dumps(line)
             log.write(text + "\n")
             log.flush()
-            print(text[:1500], flush=True)
+            print(text[:2500], flush=True)
 
-        step("machine", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv"])
-        step("doctor", [kit / "voce", "doctor", "--json"])
-        if args.only != "speeds":
-            for suite in SUITES:
-                step(f"op suite: {suite}", [kit / suite], VOCE_TEST_GPU="1")
-            step("models", [kit / "device", "--test-threads", "1"], VOCE_TEST_DEVICE="cuda")
-            sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-            if os.path.exists(sanitizer):
-                for tool in ["memcheck", "racecheck"]:
-                    for suite in ["row_ops", "conv_ops", "decoder_ops"]:
-                        step(f"{tool}: {suite}", [sanitizer, "--tool", tool, kit / suite], VOCE_TEST_GPU="1")
-        if args.only != "checks":
-            for name, arguments in speeds():
-                step(name, [kit / "voce", *arguments, "--device", "cuda", "--json"])
+        step("check: machine", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv"])
+        step("check: doctor", [kit / "voce", "doctor", "--json"])
+        for suite in SUITES:
+            step(f"check: {suite}", [kit / suite], VOCE_TEST_GPU="1")
+        step("check: models", [kit / "device", "--test-threads", "1"], VOCE_TEST_DEVICE="cuda")
+        sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        if os.path.exists(sanitizer):
+            for tool in ["memcheck", "racecheck"]:
+                for suite in SUITES:
+                    step(f"{tool}: {suite}", [sanitizer, "--tool", tool, kit / suite], VOCE_TEST_GPU="1")
+        for name, arguments in speeds():
+            command = [kit / "voce", *arguments, "--device", "cuda", "--json"]
+            step(f"speed: {name}", command)
+            if re.search(args.events, name):
+                step(f"kernels: {name}", [*command, "--cuda-events", "on"])
 
 
 if __name__ == "__main__":

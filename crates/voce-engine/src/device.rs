@@ -83,7 +83,7 @@ fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
         return Ok(device);
     }
     let device = Device::open(number)?;
-    device.tune(Tuning { tf32: true, graphs: true });
+    device.tune(Tuning { tf32: true, ..Tuning::default() });
     open.push((number, Arc::downgrade(&device)));
     Ok(device)
 }

@@ -4,6 +4,7 @@
 //! tensors out.
 #![forbid(unsafe_code)]
 
+pub mod decoder;
 pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod conv;
+mod decoder;
 mod embedding;
 mod linear;
 mod lstm;
@@ -11,6 +12,7 @@ mod transformer;
 pub mod weights;
 
 pub use conv::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
+pub use decoder::{Decoder, DecoderConfig, DecoderNames, DecoderState};
 pub use embedding::Embedding;
 pub use linear::{LayerNorm, Linear};
 pub use lstm::{Lstm, LstmScratch};

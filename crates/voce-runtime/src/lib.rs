@@ -22,6 +22,10 @@ pub use exec::{
     KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
     Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
 };
+pub use exec::{
+    EmbedOp, EmbedPart, EveryRow, HeadNormOp, MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling, Table,
+    Tokens,
+};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
 pub use memory::{AlignedVec, WeightArena, return_large_blocks};

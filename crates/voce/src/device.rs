@@ -32,6 +32,9 @@ pub(crate) struct DeviceArgs {
     /// Whether steps that repeat on a GPU are captured into graphs
     #[arg(long, env = "VOCE_CUDA_GRAPHS", value_enum, default_value = "on", hide_possible_values = true)]
     pub(crate) cuda_graphs: Switch,
+    /// Whether each kernel on a GPU is timed, for `voce bench`; without graphs, and slower
+    #[arg(long, env = "VOCE_CUDA_EVENTS", value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) cuda_events: Switch,
 }
 
 impl DeviceArgs {
@@ -39,7 +42,12 @@ impl DeviceArgs {
     pub(crate) fn open(&self) -> Result<Option<Arc<Device>>, Failure> {
         let device = self.device.open()?;
         if let Some(device) = &device {
-            device.tune(Tuning { tf32: self.tf32 == Switch::On, graphs: self.cuda_graphs == Switch::On });
+            let on = |switch| switch == Switch::On;
+            device.tune(Tuning {
+                tf32: on(self.tf32),
+                graphs: on(self.cuda_graphs),
+                events: on(self.cuda_events),
+            });
         }
         Ok(device)
     }

@@ -21,7 +21,7 @@ pub use torch_file::TorchFile;
 pub use torch_pickle::{MAX_OPCODES, MAX_PICKLE};
 
 use voce_runtime::cuda::Device;
-use voce_runtime::{Format, Matrix, WeightArena};
+use voce_runtime::{Format, Matrix, Table, WeightArena};
 
 use crate::PackedCache;
 
@@ -226,6 +226,16 @@ impl Loader {
         let matrix = self.pack(format, n, k, &make()?);
         cache.put(&name, &matrix);
         Ok(matrix)
+    }
+
+    /// An embedding table, f32 or bf16, where matrices go.
+    pub fn table(&self, name: &str, rows: usize, dim: usize, format: Format) -> Result<Table, WeightError> {
+        Ok(self.table_of(&self.tensor(name, &[rows, dim])?, rows, dim, format))
+    }
+
+    /// An embedding table from values that are already at hand.
+    pub fn table_of(&self, values: &[f32], rows: usize, dim: usize, format: Format) -> Table {
+        Table::new(&self.arena, format, rows, dim, values)
     }
 
     /// Packs row-major `[n][k]` values.

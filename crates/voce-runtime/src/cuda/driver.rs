@@ -114,6 +114,9 @@ pub(crate) trait Driver: Send + Sync {
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
     /// Enqueues commands in order; `args` is what launches refer to.
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError>;
+    /// Enqueues commands, waits for them, and tells how many milliseconds each took.
+    fn enqueue_timed(&self, stream: Stream, commands: &[Command], args: &[u8])
+    -> Result<Vec<f32>, CudaError>;
     /// Captures commands; none where the device has no graphs.
     fn capture(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<Option<Graph>, CudaError>;
     fn replay(&self, stream: Stream, graph: Graph) -> Result<(), CudaError>;

@@ -233,6 +233,22 @@ impl Driver for Emulator {
         Ok(())
     }
 
+    fn enqueue_timed(
+        &self,
+        stream: Stream,
+        commands: &[Command],
+        args: &[u8],
+    ) -> Result<Vec<f32>, CudaError> {
+        commands
+            .iter()
+            .map(|command| {
+                let begun = std::time::Instant::now();
+                self.enqueue(stream, std::slice::from_ref(command), args)?;
+                Ok(begun.elapsed().as_secs_f32() * 1e3)
+            })
+            .collect()
+    }
+
     fn capture(
         &self,
         _stream: Stream,

@@ -23,6 +23,29 @@ fn piece(format: Format) -> usize {
     }
 }
 
+/// Values below which rows are made on one thread.
+const MADE_ALONE: usize = 1 << 20;
+
+/// Makes each row of `data`, on several threads where there are many.
+fn by_rows<T: Send>(data: &mut [T], row: usize, make: impl Fn(usize, &mut [T]) + Sync) {
+    let row = row.max(1);
+    let threads =
+        if data.len() < MADE_ALONE { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+    let share = (data.len() / row).div_ceil(threads).max(1);
+    let part = |(i, part): (usize, &mut [T])| {
+        part.chunks_exact_mut(row).enumerate().for_each(|(r, to)| make(i * share + r, to));
+    };
+    if threads == 1 {
+        return data.chunks_mut(share * row).enumerate().for_each(part);
+    }
+    std::thread::scope(|scope| {
+        for piece in data.chunks_mut(share * row).enumerate() {
+            let part = &part;
+            scope.spawn(move || part(piece));
+        }
+    });
+}
+
 impl DeviceMatrix {
     /// Stores a row-major `[n][k]` matrix; a failure is the device's.
     pub(crate) fn store(device: &Arc<Device>, format: Format, n: usize, k: usize, weights: &[f32]) -> Self {
@@ -32,31 +55,28 @@ impl DeviceMatrix {
             let scales = scales.map(|s| device.store(s)).transpose()?;
             Ok::<_, CudaError>(Self { parts: Arc::new((data, scales)), stride })
         };
-        let rows = || weights.chunks_exact(k.max(1)).enumerate();
+        let row = |i: usize| &weights[i * k..(i + 1) * k];
         let stored = match format {
             Format::F32 => {
                 let mut data = vec![0f32; n * stride];
-                rows().for_each(|(i, row)| data[i * stride..][..k].copy_from_slice(row));
+                by_rows(&mut data, stride, |i, to| to[..k].copy_from_slice(row(i)));
                 store(bytes(&data), None)
             }
             Format::Bf16 => {
-                let mut data = vec![0u8; n * stride * 2];
-                for (i, row) in rows() {
-                    let to = data[i * stride * 2..].chunks_exact_mut(2);
-                    to.zip(row).for_each(|(to, &w)| to.copy_from_slice(&round_bf16(w).to_le_bytes()));
-                }
-                store(&data, None)
+                let mut data = vec![0u16; n * stride];
+                by_rows(&mut data, stride, |i, to| {
+                    to.iter_mut().zip(row(i)).for_each(|(to, &w)| *to = round_bf16(w).to_le());
+                });
+                store(bytes(&data), None)
             }
             Format::Int8 => {
                 // The library wants outputs by fours: zeros make them whole.
                 let (mut data, mut scales) = (vec![0u8; n.next_multiple_of(4) * stride], vec![0f32; n]);
-                for (i, row) in rows() {
-                    let scale = max_abs(row) / 127.0;
-                    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-                    let to = &mut data[i * stride..];
-                    to.iter_mut().zip(row).for_each(|(q, w)| *q = round_small(w * inverse) as i8 as u8);
-                    scales[i] = scale;
-                }
+                by_rows(&mut scales, 1, |i, to| to[0] = max_abs(row(i)) / 127.0);
+                by_rows(&mut data[..n * stride], stride, |i, to| {
+                    let inverse = if scales[i] > 0.0 { 1.0 / scales[i] } else { 0.0 };
+                    to.iter_mut().zip(row(i)).for_each(|(q, w)| *q = round_small(w * inverse) as i8 as u8);
+                });
                 store(&data, Some(bytes(&scales)))
             }
             Format::Int4 => Err(CudaError::Format("int4")),

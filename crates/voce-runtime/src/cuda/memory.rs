@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::driver::{Address, DeviceInfo, Driver, Stream};
+use super::driver::{Address, Command, DeviceInfo, Driver, Stream};
+use super::profile::{Profile, Timing};
 use super::{CudaError, nvidia};
 
 /// A device. Everything that lives in its memory holds a reference to it.
@@ -20,6 +21,7 @@ pub struct Device {
     /// The first error after which nothing runs any more.
     broken: OnceLock<CudaError>,
     tuning: Mutex<Tuning>,
+    profile: Mutex<Profile>,
 }
 
 /// What may be traded on a device; executors made later follow it.
@@ -29,11 +31,13 @@ pub struct Tuning {
     pub tf32: bool,
     /// Work that repeats is captured into graphs.
     pub graphs: bool,
+    /// Every kernel is timed (see [`Device::timings`]); steps are then slower and not captured.
+    pub events: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { tf32: false, graphs: true }
+        Self { tf32: false, graphs: true, events: false }
     }
 }
 
@@ -65,6 +69,7 @@ impl Device {
             used: AtomicUsize::new(0),
             broken: OnceLock::new(),
             tuning: Mutex::default(),
+            profile: Mutex::default(),
         }))
     }
 
@@ -80,6 +85,26 @@ impl Device {
 
     pub(crate) fn tuning(&self) -> Tuning {
         *self.tuning.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What kernels took since the last call, the longest first; empty unless [`Tuning::events`] is on.
+    pub fn timings(&self) -> Vec<Timing> {
+        self.profile.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
+    pub(crate) fn note(&self, commands: &[Command], ms: &[f32]) {
+        self.profile.lock().unwrap_or_else(|e| e.into_inner()).add(commands, ms);
+    }
+
+    /// Bytes a second, read and written, of copies of much memory.
+    pub fn bandwidth(self: &Arc<Self>) -> Result<f64, CudaError> {
+        const BYTES: usize = 2 << 30;
+        let (from, to) = (self.alloc(BYTES)?, self.alloc(BYTES)?);
+        let copy = Command::Copy { from: from.at, to: to.at, bytes: BYTES };
+        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
+        let ms = self.driver.enqueue_timed(stream, &vec![copy; 6], &[])?;
+        let best = ms.into_iter().fold(f32::INFINITY, f32::min);
+        Ok(2.0 * BYTES as f64 / (f64::from(best) / 1e3))
     }
 
     /// Free and total bytes of its memory.
@@ -122,7 +147,7 @@ impl Device {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let memory = Memory { device: self.clone(), at, bytes };
         let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
-        let zero = super::driver::Command::Zero { to: at, bytes };
+        let zero = Command::Zero { to: at, bytes };
         self.driver.enqueue(stream, &[zero], &[])?;
         self.driver.wait(stream)?;
         Ok(memory)

@@ -18,11 +18,14 @@ mod matrix;
 mod memory;
 mod nvidia;
 mod pointwise;
+mod profile;
 mod program;
 mod queue;
 mod rows;
+mod sampling;
 mod select;
 mod streams;
+mod tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +35,7 @@ pub use error::CudaError;
 pub(crate) use matrix::DeviceMatrix;
 pub(crate) use memory::Memory;
 pub use memory::{Device, Tuning};
+pub use profile::Timing;
 pub(crate) use streams::PastRows;
 
 use crate::exec::{Buffer, Vector, View};
@@ -52,6 +56,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
 pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: primitive numbers.
 unsafe impl Plain for u8 {}
+// SAFETY: primitive numbers.
+unsafe impl Plain for u16 {}
 // SAFETY: primitive numbers.
 unsafe impl Plain for u32 {}
 // SAFETY: primitive numbers.
@@ -89,9 +95,10 @@ struct Scratch {
 
 impl Cuda {
     pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
-        let Tuning { tf32, graphs } = device.tuning();
+        let Tuning { tf32, graphs, events } = device.tuning();
         let mut queue = Queue::new(device)?;
         queue.use_graphs = graphs;
+        queue.use_events = events;
         Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
     }
 

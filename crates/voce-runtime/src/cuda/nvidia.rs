@@ -40,6 +40,29 @@ struct Plan {
     algorithm: lt::cublasLtMatmulAlgo_t,
 }
 
+/// Events that mark places in a stream.
+#[derive(Default)]
+struct Events(Vec<cu::CUevent>);
+
+impl Events {
+    fn make(&mut self) -> Result<cu::CUevent, CudaError> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: a place for the result.
+        check("cuEventCreate", unsafe { cu::cuEventCreate(&mut event, 0) })?;
+        self.0.push(event);
+        Ok(event)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // SAFETY: made above; the driver keeps what is still in use.
+        self.0.iter().for_each(|&e| unsafe {
+            cu::cuEventDestroy_v2(e);
+        });
+    }
+}
+
 /// A device of the NVIDIA driver.
 pub(crate) struct Nvidia {
     info: DeviceInfo,
@@ -487,6 +510,36 @@ impl Driver for Nvidia {
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
         commands.iter().try_for_each(|c| self.launch(stream, c, args))
+    }
+
+    fn enqueue_timed(
+        &self,
+        stream: Stream,
+        commands: &[Command],
+        args: &[u8],
+    ) -> Result<Vec<f32>, CudaError> {
+        self.enter()?;
+        let s = stream.0 as cu::CUstream;
+        let mut events = Events::default();
+        // SAFETY: events of this device, destroyed after the stream was waited for.
+        unsafe {
+            check("cuEventRecord", cu::cuEventRecord(events.make()?, s))?;
+            for command in commands {
+                self.launch(stream, command, args)?;
+                check("cuEventRecord", cu::cuEventRecord(events.make()?, s))?;
+            }
+        }
+        self.wait(stream)?;
+        events
+            .0
+            .windows(2)
+            .map(|pair| {
+                let mut ms = 0.0;
+                // SAFETY: both were recorded and have come to pass.
+                check("cuEventElapsedTime", unsafe { cu::cuEventElapsedTime_v2(&mut ms, pair[0], pair[1]) })?;
+                Ok(ms)
+            })
+            .collect()
     }
 
     fn capture(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<Option<Graph>, CudaError> {

@@ -19,6 +19,9 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("conv.cu", include_str!("kernels/conv.cu")),
     ("pointwise.cu", include_str!("kernels/pointwise.cu")),
     ("select.cu", include_str!("kernels/select.cu")),
+    ("sampling.cu", include_str!("kernels/sampling.cu")),
+    ("tokens.cu", include_str!("kernels/tokens.cu")),
+    ("head_norm.cu", include_str!("kernels/head_norm.cu")),
 ];
 
 /// A kernel's name and the bytes of its arguments.
@@ -70,6 +73,10 @@ kernels! {
     ARGMAX = "argmax" (super::select::SelectArgs),
     CHOOSE = "choose" (super::select::SelectArgs),
     TOP_K = "top_k" (super::select::SelectArgs),
+    SAMPLE = "sample" (super::sampling::SampleArgs),
+    PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
+    EMBED = "embed" (super::tokens::EmbedArgs),
+    HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
 }
 
 /// The sources as one text.

@@ -54,6 +54,8 @@ pub(crate) struct Queue {
     clock: u64,
     /// Whether repeated work is captured.
     pub(crate) use_graphs: bool,
+    /// Whether each command is timed, which makes steps slower.
+    pub(crate) use_events: bool,
 }
 
 impl Queue {
@@ -69,6 +71,7 @@ impl Queue {
             graphs: HashMap::new(),
             clock: 0,
             use_graphs: true,
+            use_events: false,
         })
     }
 
@@ -159,6 +162,11 @@ impl Queue {
         let driver = &self.device.driver;
         for area in self.areas.iter().filter(|a| !a.bytes.is_empty()) {
             driver.upload(self.stream, area.memory.at, &area.bytes)?;
+        }
+        if self.use_events {
+            let ms = driver.enqueue_timed(self.stream, &self.commands, &self.args)?;
+            self.device.note(&self.commands, &ms);
+            return Ok(());
         }
         if !self.use_graphs || self.commands.len() < WORTH_CAPTURING {
             return driver.enqueue(self.stream, &self.commands, &self.args);

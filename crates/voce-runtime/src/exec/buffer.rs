@@ -51,6 +51,12 @@ impl Buffer {
         self.discard();
     }
 
+    /// The same values as rows of another length.
+    pub fn regroup(&mut self, rows: usize, cols: usize) {
+        assert_eq!(rows * cols, self.rows * self.cols, "as many values");
+        (self.rows, self.cols) = (rows, cols);
+    }
+
     /// Forgets what ops have written on a device, so that the host can write anew.
     pub fn discard(&mut self) {
         *self.twin.host_stale.get_mut() = false;

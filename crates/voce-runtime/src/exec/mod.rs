@@ -5,26 +5,35 @@ mod attention;
 mod buffer;
 mod conv;
 mod depthwise;
+mod head_norm;
 mod kv_cache;
 mod linear;
 mod lstm;
+mod philox;
 mod pointwise;
 mod relative_attention;
 mod rows;
+mod sampling;
 mod select;
 mod subsample;
+mod table;
+mod tokens;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
+pub use head_norm::HeadNormOp;
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 pub use lstm::{AddReluOp, LstmCellOp};
 pub use pointwise::RowNorm;
 pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
+pub use sampling::{MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
+pub use table::{EmbedOp, EmbedPart, EveryRow, Table};
+pub use tokens::Tokens;
 
 use std::sync::Arc;
 

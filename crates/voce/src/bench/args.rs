@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::decode_args::BenchDecodeArgs;
 use super::hear_args::BenchHearArgs;
 use super::serve::args::BenchServeArgs;
 use crate::args::PrecisionArg;
@@ -17,6 +18,8 @@ pub(crate) enum BenchCommand {
     Say(BenchSayArgs),
     /// Measure how many streams a recogniser hears
     Hear(BenchHearArgs),
+    /// Measure how long a frame of a decoder-only model takes
+    Decode(BenchDecodeArgs),
     /// Measure what streams cost the server
     Serve(BenchServeArgs),
 }
@@ -57,6 +60,7 @@ Examples:
   voce bench say --shape pocket-100m                    random weights of full size: nothing to download
   voce bench say --model DIR --frames 125 --json        one line for scripts
   voce bench say --model DIR --threads sweep --precision f32,int8,int4
+  voce bench say --shape pocket-100m --frames 125 --streams 256 --device cuda --cuda-events on
   voce bench say --model DIR --text short --compare 'pocket-tts generate --text {text}'
 
 The limit of a stage is the larger of its bytes over the measured read bandwidth and its multiply-adds over the rate
@@ -95,6 +99,9 @@ pub(crate) struct BenchSayArgs {
     /// Chunks of a long text that run side by side
     #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 1)]
     pub(crate) lockstep: usize,
+    /// Requests that speak `--frames` at once
+    #[arg(long, value_name = "N", env = "VOCE_BENCH_STREAMS", default_value_t = 1, requires = "frames")]
+    pub(crate) streams: usize,
     /// Sampler steps per frame
     #[arg(long, env = "VOCE_STEPS", default_value_t = 1)]
     pub(crate) steps: usize,

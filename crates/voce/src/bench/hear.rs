@@ -74,6 +74,9 @@ fn one(
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     machine::reset_peak_rss();
+    let device = options.device.clone();
+    // The front ends of a GPU's streams need more than one core; on a CPU the model has the others.
+    let feeders = if device.is_some() { machine::cores() } else { 1 };
     let begun = Instant::now();
     let listener = match (&args.shape, &args.model) {
         (Some(shape), _) => Listener::random(shape, SEED, &options)?,
@@ -93,10 +96,11 @@ fn one(
     };
     progress.set_message(format!("hearing: {precision} on {threads} threads"));
     let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
-    hear(&listener, &request, &audio[..warm], args.streams)?;
+    hear(&listener, &request, &audio[..warm], args.streams, feeders)?;
+    let _ = device.as_ref().map(|d| d.timings());
     let mut best: Option<Run> = None;
     for _ in 0..args.repeat {
-        let run = hear(&listener, &request, audio, args.streams)?;
+        let run = hear(&listener, &request, audio, args.streams, feeders)?;
         if best.as_ref().is_none_or(|b| run.cost() < b.cost()) {
             best = Some(run);
         }
@@ -105,7 +109,7 @@ fn one(
     let peak = machine::peak_rss_mb();
     progress.set_message("measuring the machine");
     let seconds = audio.len() as f64 / listener.info().sample_rate as f64;
-    let report = HearReport::new(&listener, args, &best, seconds, load, peak)?;
+    let report = HearReport::new(&listener, device.as_ref(), args, &best, seconds, load, peak)?;
     progress.finish_and_clear();
     report.print(console)?;
     if let Some(python) = &args.peer {
@@ -126,15 +130,50 @@ impl Run {
     }
 }
 
-/// All streams hear the same audio at once.
-fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32], streams: usize) -> Outcome<Run> {
-    let opened: Result<Vec<_>, _> = (0..streams).map(|_| listener.listen(request)).collect();
-    let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
-        opened?.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
+/// All streams hear the same audio at once; `feeders` threads share them.
+fn hear(
+    listener: &Listener,
+    request: &ListenRequest,
+    audio: &[f32],
+    streams: usize,
+    feeders: usize,
+) -> Outcome<Run> {
+    let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
     listener.take_stats();
-    let mut sent = vec![0; streams];
-    let (mut mel, mut words) = (Duration::ZERO, 0);
     let (begun, cpu) = (Instant::now(), machine::cpu_time());
+    let parts = std::thread::scope(|scope| {
+        let share = streams.div_ceil(feeders.max(1));
+        let mut parts = Vec::new();
+        while !opened.is_empty() {
+            let part = opened.split_off(opened.len().saturating_sub(share));
+            parts.push(scope.spawn(|| feed(part, audio)));
+        }
+        parts.into_iter().map(|p| p.join().expect("a feeder does not panic")).collect::<Outcome<Vec<_>>>()
+    })?;
+    let wall = begun.elapsed().as_secs_f64();
+    let cpu = cpu.zip(machine::cpu_time()).map(|(a, b)| b.saturating_sub(a).as_secs_f64());
+    let (mut mel, mut words, mut first_words) = (Duration::ZERO, 0, Vec::new());
+    for part in parts {
+        mel += part.mel;
+        words += part.words;
+        first_words.extend(part.first_words);
+    }
+    Ok(Run { wall, cpu, mel, words, first_words, stats: listener.take_stats() })
+}
+
+/// What the streams of one feeder came to.
+struct Fed {
+    mel: Duration,
+    words: usize,
+    first_words: Vec<f64>,
+}
+
+/// Keeps some streams ahead with audio until they have heard it all.
+fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32]) -> Outcome<Fed> {
+    let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
+        opened.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
+    let mut sent = vec![0; senders.len()];
+    let (mut mel, mut words) = (Duration::ZERO, 0);
     while senders.iter().any(Option::is_some) {
         interrupt::check()?;
         let mut any = false;
@@ -166,9 +205,7 @@ fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32], streams: us
         }
         first_words.extend(reader.stats().first_word.map(|d| d.as_secs_f64()));
     }
-    let wall = begun.elapsed().as_secs_f64();
-    let cpu = cpu.zip(machine::cpu_time()).map(|(a, b)| b.saturating_sub(a).as_secs_f64());
-    Ok(Run { wall, cpu, mel, words, first_words, stats: listener.take_stats() })
+    Ok(Fed { mel, words, first_words })
 }
 
 /// Reads what is there, so that no stream pauses.

@@ -1,15 +1,17 @@
 //! What `voce bench hear` prints.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use voce_engine::listener::{Histogram, Listener};
 use voce_nn::Formats;
 use voce_runtime::Exec;
+use voce_runtime::cuda::Device;
 
 use super::hear::Run;
 use super::hear_args::BenchHearArgs;
-use super::limits::{Stage, product_rate};
+use super::limits::{KernelTime, Stage, device_rates, kernel_times, print_kernels, product_rate};
 use super::measure::quantile;
 use crate::console::{Console, milliseconds, round};
 use crate::failure::Outcome;
@@ -35,6 +37,8 @@ struct Shares {
 #[derive(Debug, Serialize)]
 pub(super) struct HearReport {
     streams_per_core: Option<f64>,
+    /// Streams that would keep up with live audio: seconds of audio over seconds.
+    live_streams: f64,
     chunk_ms: ChunkMs,
     rtf: f64,
     peak_rss_mb: Option<f64>,
@@ -61,12 +65,17 @@ pub(super) struct HearReport {
     threads: usize,
     cpu: String,
     isa: &'static str,
+    device: Option<String>,
     load_ms: f64,
+    /// What kernels took, with `--cuda-events on`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelTime>,
 }
 
 impl HearReport {
     pub(super) fn new(
         listener: &Listener,
+        device: Option<&Arc<Device>>,
         args: &BenchHearArgs,
         run: &Run,
         seconds: f64,
@@ -74,10 +83,16 @@ impl HearReport {
         peak: Option<f64>,
     ) -> Outcome<Self> {
         let info = listener.info();
-        let formats = Formats::new(info.precision, info.isa);
-        let mut exec = Exec::with_isa(info.threads, info.isa)?;
-        let linear = product_rate(&mut exec, formats.backbone);
-        let read = machine::read_bandwidth(info.encoder_bytes, info.threads);
+        let kernels = device.map(kernel_times).unwrap_or_default();
+        let (linear, read) = match device {
+            Some(device) => device_rates(device, Formats::on_device(info.precision).backbone)?,
+            None => {
+                let formats = Formats::new(info.precision, info.isa);
+                let mut exec = Exec::with_isa(info.threads, info.isa)?;
+                let linear = product_rate(&mut exec, formats.backbone);
+                (linear, machine::read_bandwidth(info.encoder_bytes, info.threads))
+            }
+        };
         let s = &run.stats;
         let steps = s.steps.max(1) as f64;
         let frames = s.frames as f64 / steps;
@@ -91,6 +106,7 @@ impl HearReport {
         };
         Ok(Self {
             streams_per_core: run.cpu.map(|cpu| round(all / cpu.max(1e-9), 3)),
+            live_streams: round(all / run.wall.max(1e-9), 1),
             chunk_ms: quantiles(&s.step_times),
             rtf: round(run.wall / all.max(1e-9), 6),
             peak_rss_mb: peak,
@@ -122,7 +138,9 @@ impl HearReport {
             threads: info.threads,
             cpu: machine::cpu_name(),
             isa: info.isa.name(),
+            device: info.device.clone(),
             load_ms: milliseconds(load),
+            kernels,
         })
     }
 
@@ -138,22 +156,24 @@ impl HearReport {
         let chunk = self.chunk.map_or_else(|| "whole utterances".into(), |ms| format!("{ms} ms chunks"));
         let memory = self.peak_rss_mb.map_or_else(|| "?".into(), |mb| format!("{mb:.0}"));
         let core = self.streams_per_core.map_or_else(|| "?".into(), |n| format!("{n:.1}"));
+        let place = match &self.device {
+            Some(device) => device.clone(),
+            None => format!("{} with {}", self.cpu, self.isa),
+        };
         let percent = |x: f64| format!("{:.1}%", x * 100.0);
         console.result(&format!(
-            "{} ({}, {}, {} threads) on {} with {}; loaded in {:.0} ms\n\
-             {} streams, {chunk}, beam {}: {core} streams a core, {:.4}x real time, {memory} MB\n\
+            "{} ({}, {}, {} threads) on {place}; loaded in {:.0} ms\n\
+             {} streams, {chunk}, beam {}: {core} streams a core, {:.1} live streams at this pace, {memory} MB\n\
              a step of {:.1} frames takes {:.2} ms (p99 {:.2}, p99.9 {:.2}): front end {}, encoder {}, search {}, rest {}\n\
              encoder: {:.3} ms a step, limit {:.3} ms, {} reached ({:.1} GB/s read, {:.0} G multiply-adds a second)",
             self.model,
             self.head,
             self.precision,
             self.threads,
-            self.cpu,
-            self.isa,
             self.load_ms,
             self.streams,
             self.beam,
-            self.rtf,
+            self.live_streams,
             self.frames_per_step,
             self.chunk_ms.p50,
             self.chunk_ms.p99,
@@ -167,6 +187,7 @@ impl HearReport {
             percent(self.encoder.fraction),
             self.read_gb_per_s,
             self.linear_gmac_per_s,
-        ))
+        ))?;
+        print_kernels(console, &self.kernels)
     }
 }

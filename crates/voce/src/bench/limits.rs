@@ -1,15 +1,17 @@
 //! What a stage could reach at best on this machine: bytes over bandwidth, multiply-adds over the product rate.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use voce_engine::speaker::SpeakerInfo;
 use voce_nn::Formats;
+use voce_runtime::cuda::{Device, Timing};
 use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, WeightArena};
 
 use super::measure::Runs;
-use crate::console::round;
-use crate::failure::Outcome;
+use crate::console::{Console, round, table};
+use crate::failure::{Failure, Outcome};
 use crate::machine;
 
 /// Frames that the codec decodes together once it is ahead: its weights are read once for all of them.
@@ -18,6 +20,10 @@ const CODEC_GROUP: f64 = 4.0;
 const PRODUCT_WIDTH: usize = 512;
 /// Rows of it.
 const PRODUCT_ROWS: usize = 64;
+/// Width, inputs and rows of a GPU's product.
+const DEVICE_PRODUCT: usize = 8192;
+/// Products that are enqueued together.
+const DEVICE_ROUNDS: usize = 10;
 /// How long a product is timed.
 const PRODUCT_TIME: Duration = Duration::from_millis(150);
 
@@ -57,7 +63,13 @@ pub(super) struct Stages {
 }
 
 /// Measures this machine with the speaker's threads and formats.
-pub(super) fn rates(info: &SpeakerInfo) -> Outcome<Rates> {
+pub(super) fn rates(info: &SpeakerInfo, device: Option<&Arc<Device>>) -> Outcome<Rates> {
+    if let Some(device) = device {
+        let (linear, read) = device_rates(device, Formats::on_device(info.precision).backbone)?;
+        let linear = round(linear / 1e9, 1);
+        let read_gb_per_s = round(read / 1e9, 2);
+        return Ok(Rates { read_gb_per_s, linear_gmac_per_s: linear, conv_gmac_per_s: linear });
+    }
     let formats = Formats::new(info.precision, info.isa);
     let bytes = info.backbone_bytes + info.head_bytes + info.codec_bytes;
     let mut exec = Exec::with_isa(info.threads, info.isa)?;
@@ -68,6 +80,63 @@ pub(super) fn rates(info: &SpeakerInfo) -> Outcome<Rates> {
         linear_gmac_per_s: round(linear / 1e9, 1),
         conv_gmac_per_s: round(conv / 1e9, 1),
     })
+}
+
+/// What one kernel, or products of one shape, took on a GPU.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct KernelTime {
+    pub(super) name: String,
+    pub(super) runs: usize,
+    pub(super) ms: f64,
+    /// Of products: 1e12 multiply-adds a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tmac_per_s: Option<f64>,
+}
+
+/// What kernels took since this was last asked.
+pub(super) fn kernel_times(device: &Arc<Device>) -> Vec<KernelTime> {
+    let row = |t: Timing| {
+        let seconds = t.time.as_secs_f64();
+        let tmac_per_s = (t.macs > 0).then(|| round(t.macs as f64 / seconds.max(1e-9) / 1e12, 1));
+        KernelTime { name: t.name, runs: t.runs, ms: round(seconds * 1e3, 3), tmac_per_s }
+    };
+    device.timings().into_iter().map(row).collect()
+}
+
+/// Prints kernels' times, the longest first.
+pub(super) fn print_kernels(console: Console, kernels: &[KernelTime]) -> Outcome {
+    if kernels.is_empty() {
+        return Ok(());
+    }
+    let mut rows = vec![["kernel", "runs", "ms", "us each", "T multiply-adds/s"].map(str::to_owned).to_vec()];
+    rows.extend(kernels.iter().map(|k| {
+        let rate = k.tmac_per_s.map_or_else(String::new, |r| format!("{r:.1}"));
+        let each = k.ms * 1e3 / k.runs.max(1) as f64;
+        vec![k.name.clone(), k.runs.to_string(), format!("{:.3}", k.ms), format!("{each:.1}"), rate]
+    }));
+    console.result(&table(&rows, &[1, 2, 3, 4]))
+}
+
+/// Multiply-adds and bytes a second that a GPU reaches: a large product, and a copy of much memory.
+pub(super) fn device_rates(device: &Arc<Device>, format: Format) -> Outcome<(f64, f64)> {
+    let n = DEVICE_PRODUCT;
+    let weights: Vec<f32> = (0..n * n).map(|i| (i % 8191) as f32 / 8191.0 - 0.5).collect();
+    let matrix = Matrix::pack(&WeightArena::on(device.clone()), format, n, n, &weights);
+    let mut exec = Exec::on(device)?;
+    let mut x = Buffer::new(n, n);
+    (0..n).for_each(|i| x.row_mut(i).copy_from_slice(&weights[i * n..(i + 1) * n]));
+    let mut out = Buffer::new(n, n);
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        (0..DEVICE_ROUNDS).for_each(|_| exec.linear(&LinearOp::new(&x, n, &matrix), &mut out));
+        exec.finish();
+        best = best.min(start.elapsed().as_secs_f64() / DEVICE_ROUNDS as f64);
+    }
+    exec.status().map_err(|e| Failure::failed(e.to_string()))?;
+    let _ = device.timings();
+    let bytes = device.bandwidth().map_err(|e| Failure::failed(e.to_string()))?;
+    Ok(((n * n * n) as f64 / best, bytes))
 }
 
 /// Multiply-adds a second of a product whose weights are in cache: the fastest of those timed.

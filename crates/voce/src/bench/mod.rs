@@ -2,6 +2,9 @@
 
 pub(crate) mod args;
 mod compare;
+mod crowd;
+mod decode;
+mod decode_args;
 mod hear;
 mod hear_args;
 mod hear_peers;
@@ -40,6 +43,7 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
     let args = match command {
         BenchCommand::Say(args) => args,
         BenchCommand::Hear(args) => return hear::run(console, &args),
+        BenchCommand::Decode(args) => return decode::run(console, &args),
         BenchCommand::Serve(args) => return serve::run(console, &args),
     };
     let subject = Subject::choose(&args)?;
@@ -111,7 +115,7 @@ fn one(
 ) -> Outcome {
     let store = Store::from_env()?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
-    let slots = if args.frames.is_some() { 1 } else { args.lockstep };
+    let slots = if args.frames.is_some() { args.streams.max(1) } else { args.lockstep };
     let (trace_to, pin) = (trace.clone(), args.pin);
     let options = SpeakerOptions {
         precision,
@@ -155,16 +159,25 @@ fn one(
         ..SpeakRequest::default()
     };
     let head = Head::new(&speaker, voice_name, load);
+    let device = options.device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
-    if args.frames.is_some() {
+    if args.streams > 1 {
+        let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
+        let report = crowd::Crowd::measure(&speaker, &text, &request, args, device, head)?;
+        progress.finish_and_clear();
+        report.print(console)?;
+    } else if args.frames.is_some() {
         let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
         let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;
         let peak = machine::peak_rss_mb();
         progress.set_message("measuring the machine");
-        let rates = limits::rates(speaker.info())?;
+        let rates = limits::rates(speaker.info(), device)?;
         progress.finish_and_clear();
         let stages = limits::stages(speaker.info(), &runs, &rates, args.steps);
         FramesReport::new(head, &runs, stages, rates, peak).print(console)?;
+        if !console.json {
+            limits::print_kernels(console, &device.map(limits::kernel_times).unwrap_or_default())?;
+        }
     } else {
         let mut rows = Vec::new();
         let mut stages = None;
@@ -177,7 +190,7 @@ fn one(
         }
         let peak = machine::peak_rss_mb();
         progress.set_message("measuring the machine");
-        let rates = limits::rates(speaker.info())?;
+        let rates = limits::rates(speaker.info(), device)?;
         for (text, runs) in texts.iter().zip(&all) {
             rows.push(TextRow::new(text.name, text.words(), runs, peak));
             stages = Some(limits::stages(speaker.info(), runs, &rates, args.steps));

@@ -40,7 +40,7 @@ impl Head {
         }
     }
 
-    fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let voice = self.voice.as_deref().unwrap_or("none");
         let way = if self.overlapped { "codec beside the model" } else { "codec and model in turn" };
         format!(

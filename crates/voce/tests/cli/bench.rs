@@ -81,3 +81,29 @@ fn sockets_of_a_server() {
     assert_eq!(ran["wrongly_taken"], 0, "{ran}");
     assert_eq!(s.fails(&["bench", "serve", "--streams", "0"]).0, 2);
 }
+
+#[test]
+fn bench_decode_has_its_figures() {
+    let s = Sandbox::new();
+    let shape = ["bench", "decode", "--shape", "qwen3-tts-tiny", "--device", "cpu"];
+    let with = |more: &[&'static str]| [&shape[..], more].concat();
+    let json = s.json(&with(&["--streams", "3", "--frames", "4", "--context", "20", "--json"]));
+    for figure in
+        ["times_real_time", "frame_gmac", "gb_per_s", "read_gb_per_s", "linear_gmac_per_s", "load_ms"]
+    {
+        assert!(json[figure].as_f64().unwrap() > 0.0, "{figure}: {json}");
+    }
+    let ms = |name: &str| json["frame_ms"][name].as_f64().unwrap();
+    assert!(ms("least") > 0.0 && ms("least") <= ms("p50") && ms("p50") <= ms("p95"), "{json}");
+    let bytes = |name: &str| json[name].as_u64().unwrap();
+    assert!(bytes("frame_bytes") > bytes("weight_bytes") && bytes("cache_bytes") > 0, "{json}");
+    assert_eq!((&json["device"], &json["context"]), (&serde_json::Value::Null, &20.into()));
+    let output = s.run(&with(&["--frames", "2", "--precision", "f32,bf16"]));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.matches("ms a frame").count() == 2 && text.contains("300"), "{text}");
+    let (code, message) = s.fails(&["bench", "decode", "--shape", "qwen3-tts-9b"]);
+    assert!(code == 2 && message.contains("stt-1b"), "{message}");
+    assert_eq!(s.fails(&with(&["--streams", "0"])).0, 2);
+    assert_eq!(s.fails(&with(&["--context", "99999999"])).0, 2);
+    assert_eq!(s.fails(&["bench", "decode"]).0, 2);
+}

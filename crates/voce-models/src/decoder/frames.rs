@@ -1,0 +1,323 @@
+//! A frame at a time for all streams: embeddings, layers, a draw, and the passes that draw the rest of the frame.
+//!
+//! Nothing of a frame comes to the host until it is asked for: every draw's token is looked up where it was drawn.
+
+use voce_nn::{Decoder, DecoderNames, Formats, Linear, Loader, WeightError};
+use voce_runtime::{
+    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, SampleOp, SampleRow, SampledRows, Sampling, Span, Table,
+};
+
+use super::state::PredictorState;
+use super::{FrameConfig, FrameShape, FrameState, PredictorConfig};
+
+/// Rows of a table that are projected at once.
+const PROJECTED: usize = 1024;
+
+/// One stream's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRow {
+    /// The stream.
+    pub slot: usize,
+    /// How the frame's first token is drawn; the history's penalty is for these.
+    pub first: Sampling,
+    /// How the rest is drawn.
+    pub rest: Sampling,
+}
+
+/// Draws all tokens of a frame but the first.
+struct Predictor {
+    decoder: Decoder,
+    heads: Vec<Linear>,
+    /// From the width of the frame's decoder, where that is another.
+    projection: Option<Linear>,
+    /// Embeddings in its own width: of the first token, and of all but the last of its own.
+    inputs: Vec<Table>,
+}
+
+/// A decoder-only model over frames of tokens.
+pub struct FrameDecoder {
+    config: FrameConfig,
+    decoder: Decoder,
+    head: Linear,
+    /// Embeddings of every token of a frame, in the order of its columns.
+    tables: Vec<Table>,
+    predictor: Option<Predictor>,
+}
+
+impl FrameDecoder {
+    /// Loads a model. `given` has the embeddings of tokens that come from outside; for models of Kyutai's naming
+    /// they are loaded here and it is empty.
+    pub fn load(
+        exec: &mut Exec,
+        l: &Loader,
+        config: &FrameConfig,
+        given: Vec<Table>,
+        formats: Formats,
+    ) -> Result<Self, WeightError> {
+        let (width, embedding) = (config.decoder.hidden, formats.embedding);
+        let qwen = config.decoder.names == DecoderNames::Qwen3;
+        let talker = l.sub("talker");
+        let (layers, own, head) = match qwen {
+            true => (talker.sub("model"), talker.sub("model.codec_embedding"), talker.sub("codec_head")),
+            false => (l.clone(), l.sub("text_emb"), l.sub("text_linear")),
+        };
+        let mut tables = vec![own.table("weight", config.embeddings, width, embedding)?];
+        let predictor = match &config.predictor {
+            Some(p) => Some(Predictor::load(exec, &talker, config, p, formats, &mut tables)?),
+            None => None,
+        };
+        tables.extend(given);
+        if !qwen {
+            for (i, &rows) in config.given.iter().enumerate() {
+                tables.push(l.sub("emb").sub(i).table("weight", rows, width, embedding)?);
+            }
+        }
+        assert_eq!(tables.len(), config.columns(), "embeddings of every token");
+        Ok(Self {
+            decoder: Decoder::load(&layers, config.decoder, formats)?,
+            head: Linear::load(&head, config.vocab, width, formats.linear)?,
+            tables,
+            predictor,
+            config: config.clone(),
+        })
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &FrameConfig {
+        &self.config
+    }
+
+    /// Its layers.
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    pub(super) fn predictor(&self) -> Option<&Decoder> {
+        self.predictor.as_ref().map(|p| &p.decoder)
+    }
+
+    /// State for `shape`.
+    pub fn state(&self, shape: FrameShape) -> FrameState {
+        FrameState::new(self, shape)
+    }
+
+    /// Runs rows that are already embeddings through the layers of one slot, in pieces that fit; the next frame
+    /// continues from them.
+    pub fn prefill(&self, exec: &mut Exec, state: &mut FrameState, slot: usize, rows: &Buffer) {
+        let mut from = 0;
+        while from < rows.rows() {
+            let count = state.prefill.min(rows.rows() - from);
+            exec.copy_head(rows, from, &mut state.x, count);
+            self.decoder.run(exec, &mut state.x, &[Span { slot, rows: count }], &mut state.decoder);
+            from += count;
+        }
+    }
+
+    /// One frame of the rows' streams. Their tokens are read by [`FrameState::tokens`].
+    pub fn step(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
+        let slots: Vec<usize> = rows.iter().map(|r| r.slot).collect();
+        let parts: Vec<EmbedPart<'_>> =
+            self.tables.iter().enumerate().map(|(column, table)| EmbedPart { table, column }).collect();
+        let place = EveryRow::default();
+        exec.embed(&EmbedOp { parts: &parts, tokens: &state.tokens, slots: &slots, place }, &mut state.x);
+        self.step_embedded(exec, state, rows);
+    }
+
+    /// As [`FrameDecoder::step`], from embeddings that the caller made: the first rows of `x`.
+    pub fn step_from(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow], x: &Buffer) {
+        exec.copy_head(x, 0, &mut state.x, rows.len());
+        self.step_embedded(exec, state, rows);
+    }
+
+    fn step_embedded(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
+        let spans: Vec<Span> = rows.iter().map(|r| Span { slot: r.slot, rows: 1 }).collect();
+        self.decoder.run(exec, &mut state.x, &spans, &mut state.decoder);
+        let mut head = self.head.op(&state.x, rows.len());
+        head.norm = self.decoder.norm();
+        exec.linear(&head, &mut state.logits);
+        let drawn = self.config.drawn() as u32;
+        let frames = &state.frames;
+        let row = |r: &FrameRow, column: u32| SampleRow {
+            slot: r.slot,
+            step: frames[r.slot].wrapping_mul(drawn).wrapping_add(column),
+            sampling: if column == 0 { r.first } else { r.rest },
+        };
+        let first: Vec<SampleRow> = rows.iter().map(|r| row(r, 0)).collect();
+        let mut predictor = self.predictor.as_ref().zip(state.predictor.as_mut());
+        let next = predictor.as_mut().map(|(p, s)| SampledRows {
+            table: &p.inputs[0],
+            out: &mut s.first,
+            place: EveryRow { first: 1, step: 2 },
+        });
+        let history = Some(&mut state.history);
+        let op = SampleOp { logits: state.logits.view(), rows: &first, column: 0, history, next };
+        exec.sample(op, &mut state.tokens);
+        if let Some((p, s)) = predictor {
+            p.enter(exec, &self.decoder, &mut state.x, s, rows.len());
+            for token in 0..p.heads.len() {
+                p.pass(exec, s, &spans, token);
+                let drawn: Vec<SampleRow> = rows.iter().map(|r| row(r, token as u32 + 1)).collect();
+                let next = p.inputs.get(token + 1).map(|table| SampledRows {
+                    table,
+                    out: &mut s.x,
+                    place: EveryRow::default(),
+                });
+                let logits = s.logits.view();
+                let op = SampleOp { logits, rows: &drawn, column: token + 1, history: None, next };
+                exec.sample(op, &mut state.tokens);
+            }
+        }
+        for r in rows {
+            state.frames[r.slot] = state.frames[r.slot].wrapping_add(1);
+        }
+    }
+
+    /// Bytes of weights that a frame reads: the layers, the predictor's once per pass, heads, one embedding per token.
+    pub fn bytes(&self, rows: usize) -> usize {
+        let lookups: usize = self.tables.iter().map(Table::row_bytes).sum();
+        let predictor = self.predictor.as_ref().map_or(0, |p| {
+            let heads: usize = p.heads.iter().map(Linear::bytes).sum();
+            let projection = p.projection.as_ref().map_or(0, Linear::bytes);
+            p.decoder.bytes() * p.heads.len() + heads + projection
+        });
+        self.decoder.bytes() + self.head.bytes() + predictor + rows * lookups
+    }
+
+    /// Bytes of keys and values that one stream's frame reads when it sees so many positions.
+    pub fn past_bytes(&self, context: usize) -> usize {
+        let predictor = self.predictor.as_ref().map_or(0, |p| p.seen() * p.decoder.position_bytes());
+        context * self.decoder.position_bytes() + predictor
+    }
+
+    /// Multiply-adds of one stream's attention when it sees so many positions.
+    pub fn attention_macs(&self, context: usize) -> usize {
+        let position = |d: &Decoder| {
+            let c = d.config();
+            2 * c.layers * c.heads * c.head_dim
+        };
+        let predictor = self.predictor.as_ref().map_or(0, |p| p.seen() * position(&p.decoder));
+        context * position(&self.decoder) + predictor
+    }
+
+    /// Multiply-adds of one stream's frame, attention not counted.
+    pub fn macs(&self) -> usize {
+        let predictor = self.predictor.as_ref().map_or(0, |p| {
+            let heads: usize = p.heads.iter().map(Linear::macs).sum();
+            let projection = p.projection.as_ref().map_or(0, Linear::macs);
+            // The first pass has two rows.
+            p.decoder.macs() * (p.heads.len() + 1) + heads + projection
+        });
+        self.decoder.macs() + self.head.macs() + predictor
+    }
+}
+
+impl Predictor {
+    /// Positions that the passes of a frame see between them.
+    fn seen(&self) -> usize {
+        (1..=self.heads.len() + 1).sum()
+    }
+
+    /// Loads the predictor and puts its embeddings, in the width of the frame's decoder, after `tables`.
+    fn load(
+        exec: &mut Exec,
+        talker: &Loader,
+        config: &FrameConfig,
+        c: &PredictorConfig,
+        formats: Formats,
+        tables: &mut Vec<Table>,
+    ) -> Result<Self, WeightError> {
+        let l = talker.sub("code_predictor");
+        let (outer, inner) = (config.decoder.hidden, c.decoder.hidden);
+        let projection = match outer == inner {
+            true => None,
+            false => Some(Linear::load(&l.sub("small_to_mtp_projection"), inner, outer, formats.linear)?),
+        };
+        let mut inputs = Vec::new();
+        for token in 0..=c.tokens {
+            let (from, rows) = match token {
+                0 => (talker.sub("model.codec_embedding"), config.embeddings),
+                _ => (l.sub("model.codec_embedding").sub(token - 1), c.vocab),
+            };
+            let values = from.tensor("weight", &[rows, outer])?;
+            if token > 0 {
+                tables.push(l.table_of(&values, rows, outer, formats.embedding));
+            }
+            if token < c.tokens {
+                let table = match &projection {
+                    Some(p) => &project(exec, p, &values, outer, inner),
+                    None => &values,
+                };
+                inputs.push(l.table_of(table, rows, inner, formats.embedding));
+            }
+        }
+        let head = |i| Linear::load(&l.sub("lm_head").sub(i), c.vocab, inner, formats.linear);
+        Ok(Self {
+            decoder: Decoder::load(&l.sub("model"), c.decoder, formats)?,
+            heads: (0..c.tokens).map(head).collect::<Result<_, _>>()?,
+            projection,
+            inputs,
+        })
+    }
+
+    /// The first of each slot's two rows: what the frame's decoder ended with, normed and projected.
+    fn enter(
+        &self,
+        exec: &mut Exec,
+        outer: &Decoder,
+        x: &mut Buffer,
+        state: &mut PredictorState,
+        rows: usize,
+    ) {
+        let (slots, width) = (state.x.rows(), state.x.cols());
+        match &self.projection {
+            Some(projection) => {
+                let mut op = projection.op(&*x, rows);
+                op.norm = outer.norm();
+                // A slot's two rows as one: the product's outputs are its first half.
+                state.first.regroup(slots, 2 * width);
+                exec.linear(&op, &mut state.first);
+                state.first.regroup(2 * slots, width);
+            }
+            None => {
+                outer.normalize(exec, x, rows);
+                let first: Vec<usize> = (0..rows).map(|r| 2 * r).collect();
+                exec.scatter_rows(x, &first, &mut state.first);
+            }
+        }
+    }
+
+    /// The logits of a token from those before it.
+    fn pass(&self, exec: &mut Exec, state: &mut PredictorState, spans: &[Span], token: usize) {
+        let (slots, width, rows) = (state.x.rows(), state.x.cols(), spans.len());
+        let head = &self.heads[token];
+        if token == 0 {
+            spans.iter().for_each(|s| state.decoder.cache.reset(s.slot));
+            let pairs: Vec<Span> = spans.iter().map(|s| Span { rows: 2, ..*s }).collect();
+            self.decoder.run(exec, &mut state.first, &pairs, &mut state.decoder);
+            state.first.regroup(slots, 2 * width);
+            let mut op = head.op(state.first.columns(width..2 * width), rows);
+            op.norm = self.decoder.norm();
+            exec.linear(&op, &mut state.logits);
+            state.first.regroup(2 * slots, width);
+        } else {
+            self.decoder.run(exec, &mut state.x, spans, &mut state.decoder);
+            let mut op = head.op(&state.x, rows);
+            op.norm = self.decoder.norm();
+            exec.linear(&op, &mut state.logits);
+        }
+    }
+}
+
+/// Rows of a table through a layer.
+fn project(exec: &mut Exec, layer: &Linear, values: &[f32], from: usize, to: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(values.len() / from * to);
+    let (mut x, mut y) = (Buffer::new(PROJECTED, from), Buffer::new(PROJECTED, to));
+    for part in values.chunks(PROJECTED * from) {
+        let rows = part.len() / from;
+        x.head_mut(rows).copy_from_slice(part);
+        layer.run(exec, &x, rows, &mut y);
+        exec.fetch(&mut y, rows);
+        out.extend_from_slice(y.head(rows));
+    }
+    out
+}

@@ -1,0 +1,335 @@
+//! The layers of a decoder: RMS norms, grouped attention over rings with rotation, a gated feed-forward part.
+//!
+//! Six launches a layer on a device, five without norms of heads: product with norm, norms of heads with rotation,
+//! attention with the write to the ring, product with residual, product with norm, product with gate and residual.
+
+use voce_runtime::{
+    AttentionOp, Buffer, Exec, Gate, HeadNormOp, KvCache, KvSpec, Norm, Rope, RopeStyle, Span, Vector,
+};
+
+use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
+
+/// Positions whose rotation is tabulated; beyond, it is computed.
+const ROPE_TABLE: usize = 4096;
+
+/// Whose names the tensors have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecoderNames {
+    /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`.
+    Qwen3,
+    /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`.
+    Moshi,
+}
+
+/// Shape of a [`Decoder`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecoderConfig {
+    /// Layers.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width between the products of the feed-forward part.
+    pub ffn: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Which values rotate together.
+    pub rope: RopeStyle,
+    /// Rotary period.
+    pub theta: f32,
+    /// Of every norm.
+    pub eps: f32,
+    /// Whether query and key heads are normed.
+    pub head_norm: bool,
+    /// Positions a row sees, itself included; none means all.
+    pub window: Option<usize>,
+    /// Names of tensors.
+    pub names: DecoderNames,
+}
+
+impl DecoderConfig {
+    /// Why it cannot be run, if it cannot.
+    pub fn check(&self) -> Result<(), String> {
+        let none =
+            [self.layers, self.hidden, self.ffn, self.heads, self.kv_heads, self.head_dim].contains(&0);
+        if none || self.window == Some(0) {
+            return Err("a decoder has at least one of everything".into());
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(format!("{} query heads cannot share {} key heads", self.heads, self.kv_heads));
+        }
+        if !self.head_dim.is_multiple_of(2) || !self.hidden.is_multiple_of(2) {
+            return Err("heads and rows have an even number of values".into());
+        }
+        if !(self.theta > 1.0 && self.eps >= 0.0) {
+            return Err("a rotary period above 1 and no negative eps".into());
+        }
+        Ok(())
+    }
+
+    fn qkv(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+struct Layer {
+    norm1: Vector,
+    qkv: Linear,
+    /// Of query and key heads.
+    head_norms: Option<[Vector; 2]>,
+    out: Linear,
+    norm2: Vector,
+    gate_up: Linear,
+    down: Linear,
+}
+
+/// Layers that share a shape, and the norm after them.
+pub struct Decoder {
+    config: DecoderConfig,
+    formats: Formats,
+    layers: Vec<Layer>,
+    rope: Rope,
+    norm: Vector,
+}
+
+/// Caches and activations of a [`Decoder`].
+pub struct DecoderState {
+    /// Keys and values.
+    pub cache: KvCache,
+    qkv: Buffer,
+    attended: Buffer,
+    hidden: Buffer,
+}
+
+/// Several matrices of one input as one, their outputs one after the other.
+fn joined(
+    l: &Loader,
+    name: &str,
+    parts: &[(&str, usize)],
+    inputs: usize,
+    formats: Formats,
+) -> Result<Linear, WeightError> {
+    let outputs = parts.iter().map(|p| p.1).sum();
+    let l = l.clone();
+    Linear::load_with(&l.sub(name), "weight", outputs, inputs, formats.backbone, || {
+        let mut values = Vec::with_capacity(outputs * inputs);
+        for (part, rows) in parts {
+            values.append(&mut l.tensor(part, &[*rows, inputs])?);
+        }
+        Ok(values)
+    })
+}
+
+impl Layer {
+    fn qwen(l: &Loader, c: &DecoderConfig, formats: Formats) -> Result<Self, WeightError> {
+        let (attn, mlp) = (l.sub("self_attn"), l.sub("mlp"));
+        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let parts = [("q_proj.weight", q), ("k_proj.weight", kv), ("v_proj.weight", kv)];
+        let head = |name: &str| attn.tensor(name, &[c.head_dim]).map(Vector::from);
+        Ok(Self {
+            norm1: l.tensor("input_layernorm.weight", &[c.hidden])?.into(),
+            qkv: joined(&attn, "qkv", &parts, c.hidden, formats)?,
+            head_norms: match c.head_norm {
+                true => Some([head("q_norm.weight")?, head("k_norm.weight")?]),
+                false => None,
+            },
+            out: Linear::load(&attn.sub("o_proj"), c.hidden, q, formats.backbone)?,
+            norm2: l.tensor("post_attention_layernorm.weight", &[c.hidden])?.into(),
+            gate_up: joined(
+                &mlp,
+                "gate_up",
+                &[("gate_proj.weight", c.ffn), ("up_proj.weight", c.ffn)],
+                c.hidden,
+                formats,
+            )?,
+            down: Linear::load(&mlp.sub("down_proj"), c.hidden, c.ffn, formats.backbone)?,
+        })
+    }
+
+    fn moshi(l: &Loader, c: &DecoderConfig, formats: Formats) -> Result<Self, WeightError> {
+        let (attn, gating) = (l.sub("self_attn"), l.sub("gating"));
+        let alpha = |name: &str| l.tensor(name, &[1, 1, c.hidden]).map(Vector::from);
+        let width = c.heads * c.head_dim;
+        Ok(Self {
+            norm1: alpha("norm1.alpha")?,
+            qkv: joined(&attn, "qkv", &[("in_proj_weight", c.qkv())], c.hidden, formats)?,
+            head_norms: None,
+            out: Linear::load(&attn.sub("out_proj"), c.hidden, width, formats.backbone)?,
+            norm2: alpha("norm2.alpha")?,
+            gate_up: Linear::load(&gating.sub("linear_in"), 2 * c.ffn, c.hidden, formats.backbone)?,
+            down: Linear::load(&gating.sub("linear_out"), c.hidden, c.ffn, formats.backbone)?,
+        })
+    }
+}
+
+impl Decoder {
+    /// Loads the layers and the norm after them.
+    pub fn load(l: &Loader, config: DecoderConfig, formats: Formats) -> Result<Self, WeightError> {
+        let (c, stack) = (&config, l.sub("transformer"));
+        let layers = (0..c.layers)
+            .map(|i| match c.names {
+                DecoderNames::Qwen3 => Layer::qwen(&l.sub("layers").sub(i), c, formats),
+                DecoderNames::Moshi => Layer::moshi(&stack.sub("layers").sub(i), c, formats),
+            })
+            .collect::<Result<_, WeightError>>()?;
+        let norm = match c.names {
+            DecoderNames::Qwen3 => l.tensor("norm.weight", &[c.hidden])?,
+            DecoderNames::Moshi => l.tensor("out_norm.alpha", &[1, 1, c.hidden])?,
+        };
+        let rope = Rope::new(c.rope, c.head_dim, c.theta, ROPE_TABLE);
+        Ok(Self { config, formats, layers, rope, norm: norm.into() })
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// The cache that `shape` asks for.
+    pub fn cache_spec(&self, shape: TransformerShape) -> KvSpec {
+        let c = &self.config;
+        KvSpec {
+            layers: c.layers,
+            slots: shape.slots,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            capacity: c.window.map_or(shape.positions, |w| w + shape.rows_per_slot),
+            format: self.formats.kv,
+        }
+    }
+
+    /// State for `shape`.
+    pub fn state(&self, shape: TransformerShape) -> DecoderState {
+        let c = &self.config;
+        DecoderState {
+            cache: KvCache::new(self.cache_spec(shape)),
+            qkv: Buffer::new(shape.rows, c.qkv()),
+            attended: Buffer::new(shape.rows, c.heads * c.head_dim),
+            hidden: Buffer::new(shape.rows, 2 * c.ffn),
+        }
+    }
+
+    /// The norm after the layers, as the first part of a product.
+    pub fn norm(&self) -> Norm<'_> {
+        Norm::Rms { weight: &self.norm, eps: self.config.eps }
+    }
+
+    /// The norm after the layers, of rows in place.
+    pub fn normalize(&self, exec: &mut Exec, x: &mut Buffer, rows: usize) {
+        exec.rms_norm(&self.norm, self.config.eps, x, rows);
+    }
+
+    /// Runs all layers over the spans' rows of `x`, in place, and moves their slots on.
+    pub fn run(&self, exec: &mut Exec, x: &mut Buffer, spans: &[Span], state: &mut DecoderState) {
+        self.run_watched(exec, x, spans, state, None);
+    }
+
+    /// As [`Decoder::run`], showing the rows of `x` after each layer.
+    pub fn run_watched(
+        &self,
+        exec: &mut Exec,
+        x: &mut Buffer,
+        spans: &[Span],
+        state: &mut DecoderState,
+        mut watch: Watch<'_>,
+    ) {
+        let (c, rows) = (&self.config, spans.iter().map(|s| s.rows).sum());
+        let rms = |weight| Norm::Rms { weight, eps: c.eps };
+        for (i, layer) in self.layers.iter().enumerate() {
+            let mut op = layer.qkv.op(&*x, rows);
+            op.norm = rms(&layer.norm1);
+            exec.linear(&op, &mut state.qkv);
+            let mut rope = Some(&self.rope);
+            if let Some([query, key]) = &layer.head_norms {
+                let (cache, heads, eps) = (&state.cache, c.heads, c.eps);
+                let op = HeadNormOp { spans, cache, heads, query, key, eps, rope: rope.take() };
+                exec.head_norm(&op, &mut state.qkv);
+            }
+            let attention = AttentionOp {
+                qkv: &state.qkv,
+                spans,
+                cache: &mut state.cache,
+                layer: i,
+                heads: c.heads,
+                window: c.window,
+                rope,
+            };
+            exec.attention(attention, &mut state.attended);
+            let mut op = layer.out.op(&state.attended, rows);
+            op.gate = Gate::Add;
+            exec.linear(&op, x);
+            let mut op = layer.gate_up.op(&*x, rows);
+            op.norm = rms(&layer.norm2);
+            exec.linear(&op, &mut state.hidden);
+            let mut op = layer.down.op(&state.hidden, rows);
+            (op.norm, op.gate) = (Norm::SwiGlu, Gate::Add);
+            exec.linear(&op, x);
+            if let Some(watch) = &mut watch {
+                exec.fetch(x, rows);
+                watch(i, x.head(rows));
+            }
+        }
+        for s in spans {
+            state.cache.advance(s.slot, s.rows);
+        }
+    }
+
+    /// Bytes of weights that one pass reads.
+    pub fn bytes(&self) -> usize {
+        self.linears().map(Linear::bytes).sum()
+    }
+
+    /// Multiply-adds per row, attention not counted.
+    pub fn macs(&self) -> usize {
+        self.linears().map(Linear::macs).sum()
+    }
+
+    /// Bytes of keys and values of one position.
+    pub fn position_bytes(&self) -> usize {
+        let spec = KvSpec { capacity: 1, slots: 1, ..self.cache_spec(ONE) };
+        spec.bytes()
+    }
+
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(|l| [&l.qkv, &l.out, &l.gate_up, &l.down])
+    }
+}
+
+/// The smallest state.
+const ONE: TransformerShape = TransformerShape { slots: 1, rows: 1, rows_per_slot: 1, positions: 1 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_that_cannot_be_run_are_named() {
+        let good = DecoderConfig {
+            layers: 2,
+            hidden: 8,
+            ffn: 12,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 6,
+            rope: RopeStyle::Halves,
+            theta: 1e4,
+            eps: 1e-6,
+            head_norm: true,
+            window: None,
+            names: DecoderNames::Qwen3,
+        };
+        good.check().unwrap();
+        for (bad, says) in [
+            (DecoderConfig { kv_heads: 3, ..good }, "3 key heads"),
+            (DecoderConfig { head_dim: 5, ..good }, "even"),
+            (DecoderConfig { layers: 0, ..good }, "at least one"),
+            (DecoderConfig { window: Some(0), ..good }, "at least one"),
+            (DecoderConfig { theta: f32::NAN, ..good }, "period"),
+        ] {
+            assert!(bad.check().unwrap_err().contains(says), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Sampling on the device: what is drawn stays there.
+
+use super::driver::{Address, Shape};
+use super::queue::Args;
+use super::{Cuda, Plain, program};
+use crate::exec::{SampleOp, Tokens};
+
+/// Threads of a block; a row has one.
+const THREADS: u32 = 512;
+
+/// A row's settings: see `sampling.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RowSettings {
+    slot: u32,
+    step: u32,
+    seed: [u32; 2],
+    inverse: f32,
+    top_p: f32,
+    penalty: f32,
+    top_k: u32,
+    below: u32,
+    also: u32,
+    pad: [u32; 2],
+}
+
+// SAFETY: numbers without padding.
+unsafe impl Plain for RowSettings {}
+
+/// Arguments of `sample`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SampleArgs {
+    logits: Address,
+    rows: Address,
+    tokens: Address,
+    history: Address,
+    table: Address,
+    next: Address,
+    stride: u32,
+    n: u32,
+    columns: u32,
+    column: u32,
+    words: u32,
+    table_rows: u32,
+    table_stride: u32,
+    table_bf16: u32,
+    dim: u32,
+    next_stride: u32,
+    first: u32,
+    every: u32,
+}
+
+// SAFETY: fields without padding, as the kernel declares them.
+unsafe impl Args for SampleArgs {}
+
+impl Cuda {
+    pub(crate) fn sample(&mut self, op: SampleOp<'_>, tokens: &Tokens) {
+        let n = op.logits.width() as u32;
+        let mut args = SampleArgs {
+            logits: self.view(&op.logits),
+            rows: 0,
+            tokens: self.tokens(tokens),
+            history: 0,
+            table: 0,
+            next: 0,
+            stride: op.logits.stride() as u32,
+            n,
+            columns: tokens.cols() as u32,
+            column: op.column as u32,
+            words: 0,
+            table_rows: 0,
+            table_stride: 0,
+            table_bf16: 0,
+            dim: 0,
+            next_stride: 0,
+            first: 0,
+            every: 0,
+        };
+        if let Some(history) = op.history {
+            (args.history, args.words) = (self.written_tokens(history), history.cols() as u32);
+        }
+        if let Some(next) = op.next {
+            let table = next.table.device();
+            (args.table, args.table_stride) = (table.at(), table.stride as u32);
+            (args.table_rows, args.dim) = (next.table.rows() as u32, next.table.dim() as u32);
+            args.table_bf16 = u32::from(next.table.is_bf16());
+            (args.next_stride, args.next) = (next.out.cols() as u32, self.write(next.out));
+            (args.first, args.every) = (next.place.first as u32, next.place.step as u32);
+        }
+        let rows: Vec<RowSettings> = op
+            .rows
+            .iter()
+            .map(|r| {
+                let s = &r.sampling;
+                RowSettings {
+                    slot: r.slot as u32,
+                    step: r.step,
+                    seed: [s.seed as u32, (s.seed >> 32) as u32],
+                    inverse: s.inverse(),
+                    top_p: s.top_p,
+                    penalty: s.penalty,
+                    top_k: s.top_k.min(n as usize) as u32,
+                    below: s.below,
+                    also: s.also.unwrap_or(u32::MAX),
+                    pad: [0; 2],
+                }
+            })
+            .collect();
+        // Weights are kept beside the keys where a row sums them.
+        let arrays = 1 + u32::from(rows.iter().any(|r| r.top_p < 1.0));
+        args.rows = self.queue.table(&rows);
+        let shape = Shape { grid: [rows.len() as u32, 1, 1], block: THREADS, shared: 4 * n * arrays };
+        self.queue.launch(program::SAMPLE, shape, &args);
+    }
+}

@@ -1,0 +1,101 @@
+//! Tokens by slot, where the executor is: what sampling writes and embeddings read without a look at the host.
+
+use std::sync::OnceLock;
+
+use super::Exec;
+use crate::cuda::Memory;
+
+/// A row of 32-bit words for each slot: tokens, or one bit for each token.
+///
+/// On a device executor the words live there from their first use; [`Exec::fetch_tokens`] brings them back, and
+/// reading without it panics.
+#[derive(Debug)]
+pub struct Tokens {
+    pub(super) words: Vec<u32>,
+    pub(super) slots: usize,
+    pub(super) cols: usize,
+    /// The device has newer words.
+    pub(super) stale: bool,
+    pub(crate) device: OnceLock<Memory>,
+}
+
+impl Tokens {
+    /// Rows of `cols` words for `slots` slots, all of them `fill`.
+    pub fn new(slots: usize, cols: usize, fill: u32) -> Self {
+        Self { words: vec![fill; slots * cols], slots, cols, stale: false, device: OnceLock::new() }
+    }
+
+    /// One bit per slot and token of a vocabulary, none of them set: which tokens a slot has had.
+    pub fn history(slots: usize, vocab: usize) -> Self {
+        Self::new(slots, vocab.div_ceil(32), 0)
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Words per slot.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// A slot's words.
+    pub fn row(&self, slot: usize) -> &[u32] {
+        assert!(!self.stale, "fetched before the host reads it");
+        &self.words[slot * self.cols..(slot + 1) * self.cols]
+    }
+
+    /// Notes that the device has newer words.
+    pub(crate) fn make_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// The host's words, whoever has the newer ones.
+    pub(crate) fn host(&self) -> &[u32] {
+        &self.words
+    }
+
+    pub(crate) fn host_mut(&mut self) -> &mut [u32] {
+        &mut self.words
+    }
+}
+
+impl Exec {
+    /// Puts the host's words into some slots from `column` on, as many for each; no slot is named twice.
+    pub fn set_tokens(&mut self, tokens: &mut Tokens, slots: &[usize], column: usize, values: &[u32]) {
+        if slots.is_empty() {
+            return;
+        }
+        let each = values.len() / slots.len();
+        assert_eq!(values.len(), each * slots.len(), "as many words for each slot");
+        assert!(column + each <= tokens.cols && slots.iter().all(|&s| s < tokens.slots), "words fit");
+        if each == 0 {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            cuda.set_tokens(tokens, slots, column, values);
+            tokens.stale = true;
+            return;
+        }
+        for (&slot, values) in slots.iter().zip(values.chunks_exact(each)) {
+            tokens.words[slot * tokens.cols + column..][..each].copy_from_slice(values);
+        }
+    }
+
+    /// Brings words that ops have written back to the host, where [`Tokens::row`] can be read.
+    pub fn fetch_tokens(&mut self, tokens: &mut Tokens) {
+        if let Some(cuda) = &mut self.cuda
+            && tokens.stale
+        {
+            cuda.fetch_tokens(tokens);
+            tokens.stale = false;
+        }
+    }
+
+    /// Empties a slot's history.
+    pub fn forget(&mut self, history: &mut Tokens, slot: usize) {
+        let none = vec![0; history.cols];
+        self.set_tokens(history, &[slot], 0, &none);
+    }
+}

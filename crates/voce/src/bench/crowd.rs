@@ -1,0 +1,136 @@
+//! `voce bench say --streams N`: many requests at once, as a server has them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use voce_engine::{SpeakRequest, Speaker};
+use voce_runtime::cuda::Device;
+
+use super::args::BenchSayArgs;
+use super::limits::{KernelTime, kernel_times, print_kernels};
+use super::measure::quantile;
+use super::report::Head;
+use crate::console::{Console, round};
+use crate::failure::Outcome;
+use crate::{interrupt, machine};
+
+/// How long to wait when no stream has audio.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Crowd {
+    /// Seconds of audio over seconds, of the best run.
+    times_real_time: f64,
+    streams: usize,
+    frames: usize,
+    /// Milliseconds that a frame of all streams took, prefill included.
+    frame_ms: f64,
+    first_audio_ms_p50: f64,
+    first_audio_ms_p99: f64,
+    audio_seconds: f64,
+    wall_seconds: f64,
+    repeat: usize,
+    peak_rss_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelTime>,
+    #[serde(flatten)]
+    head: Head,
+}
+
+/// One run of all streams: seconds, samples, and seconds to each stream's first audio.
+fn once(
+    speaker: &Speaker,
+    text: &str,
+    request: &SpeakRequest,
+    streams: usize,
+) -> Outcome<(f64, usize, Vec<f64>)> {
+    let begun = Instant::now();
+    let mut speaking = (0..streams)
+        .map(|i| speaker.speak(text, &SpeakRequest { seed: request.seed + i as u64, ..request.clone() }))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (mut samples, mut first) = (0, Vec::new());
+    let mut cx = Context::from_waker(Waker::noop());
+    while !speaking.is_empty() {
+        interrupt::check()?;
+        let mut any = false;
+        let mut at = 0;
+        while at < speaking.len() {
+            match speaking[at].poll_next(&mut cx) {
+                Poll::Ready(Some(chunk)) => {
+                    samples += chunk?.samples.len();
+                    any = true;
+                }
+                Poll::Ready(None) => {
+                    let done = speaking.swap_remove(at);
+                    first.extend(done.stats().first_audio.map(|d| d.as_secs_f64()));
+                }
+                Poll::Pending => at += 1,
+            }
+        }
+        if !any {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok((begun.elapsed().as_secs_f64(), samples, first))
+}
+
+impl Crowd {
+    /// One run to warm up, then those that count; the fastest is told.
+    pub(super) fn measure(
+        speaker: &Speaker,
+        text: &str,
+        request: &SpeakRequest,
+        args: &BenchSayArgs,
+        device: Option<&Arc<Device>>,
+        head: Head,
+    ) -> Outcome<Self> {
+        let (streams, repeat) = (args.streams, args.repeat.unwrap_or(3).max(1));
+        once(speaker, text, request, streams)?;
+        let _ = device.map(|d| d.timings());
+        let mut best = once(speaker, text, request, streams)?;
+        let kernels = device.map(kernel_times).unwrap_or_default();
+        for _ in 1..repeat {
+            let run = once(speaker, text, request, streams)?;
+            if run.0 < best.0 {
+                best = run;
+            }
+        }
+        let (wall, samples, first) = best;
+        let audio = samples as f64 / speaker.info().sample_rate as f64;
+        let frames = args.frames.unwrap_or(1);
+        Ok(Self {
+            times_real_time: round(audio / wall.max(1e-9), 1),
+            streams,
+            frames,
+            frame_ms: round(wall * 1e3 / frames as f64, 4),
+            first_audio_ms_p50: round(quantile(&first, 0.5) * 1e3, 3),
+            first_audio_ms_p99: round(quantile(&first, 0.99) * 1e3, 3),
+            audio_seconds: round(audio, 3),
+            wall_seconds: round(wall, 4),
+            repeat,
+            peak_rss_mb: machine::peak_rss_mb(),
+            kernels,
+            head,
+        })
+    }
+
+    pub(super) fn print(&self, console: Console) -> Outcome {
+        if console.json {
+            return console.json(self);
+        }
+        console.result(&format!(
+            "{}\n{} streams of {} frames: {:.1} times real time, {:.2} ms a frame of all, first audio {:.1} ms (p99 {:.1})",
+            self.head.line(),
+            self.streams,
+            self.frames,
+            self.times_real_time,
+            self.frame_ms,
+            self.first_audio_ms_p50,
+            self.first_audio_ms_p99,
+        ))?;
+        print_kernels(console, &self.kernels)
+    }
+}
