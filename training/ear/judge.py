@@ -22,8 +22,7 @@ from sound import HOP, Sound
 
 def load(folder: Path) -> Ear:
     ear = Ear()
-    missing = ear.load_state_dict(dequantised(load_file(folder / "model.safetensors")), strict=False)
-    assert all(k.startswith("auxiliary.") for k in missing.missing_keys) and not missing.unexpected_keys, missing
+    ear.load_shipped(dequantised(load_file(folder / "model.safetensors")))
     return ear.eval()
 
 

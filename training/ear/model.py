@@ -2,6 +2,10 @@
 
 Everything runs channels last, depthwise convolutions are sums of shifted products (which compile to one
 kernel), and the look-ahead R is a number per row, so that one captured step serves every R.
+
+In training two things are written differently from the published form, so that no layer sees a large constant:
+the stem reads (mel + 10.5) / 4, and the subsampling's last linear reads its input less that input's running mean.
+`Ear.shipped` folds both into weights and biases, and the blank's embedding too; the function is the same.
 """
 
 import math
@@ -10,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-CONFIG = dict(mel=80, channels=128, width=192, layers=10, heads=4, kernel=9, left=70, predictor=256, vocabulary=512)
+CONFIG = dict(mel=80, channels=128, width=192, layers=10, heads=4, kernel=9, left=70, predictor=224, vocabulary=512)
 BLANK = CONFIG["vocabulary"] - 1
 LOOKAHEADS = (0, 1, 6, 13)
 
@@ -50,15 +54,17 @@ class Pointwise2d(nn.Module):
 
 
 class Stem(nn.Module):
+    MEAN, SPREAD = -10.5, 4.0  # of log-mel speech
+
     def __init__(self, channels: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(channels, 1, 3, 3))
-        nn.init.normal_(self.weight, 0, (2 / 9) ** 0.5 / 4)  # log-mel speech has a mean of about -10.5 and a spread of 4
-        self.bias = nn.Parameter(self.weight.detach().sum((1, 2, 3)) * 10.5)
+        nn.init.normal_(self.weight, 0, (2 / 9) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, time, mel]
         b, t, f = x.shape
-        x = F.pad(x, (2, 1, 2, 1))
+        x = (F.pad(x, (2, 1, 2, 1)) - self.MEAN) / self.SPREAD  # the published form pads before, with 0
         t, f = t // 2 + 1, f // 2 + 1
         patches = torch.stack([x[:, i: i + 2 * t - 1: 2, j: j + 2 * f - 1: 2] for i in range(3) for j in range(3)], -1)
         return F.linear(patches, self.weight.flatten(1), self.bias)
@@ -80,9 +86,12 @@ class Subsampling(nn.Module):
         for _ in range(3):
             bins = bins // 2 + 1
         self.linear = nn.Linear(c["channels"] * bins, c["width"])
-        nn.init.normal_(self.linear.weight, 0, (2 / (c["channels"] * bins)) ** 0.5)
+        nn.init.normal_(self.linear.weight, 0, (1 / (c["channels"] * bins)) ** 0.5)
+        nn.init.zeros_(self.linear.bias)
+        self.centre = nn.Parameter(torch.zeros(c["channels"] * bins), requires_grad=False)
+        self.seen = None  # the mean of the last batch's input to the linear
 
-    def forward(self, mel: torch.Tensor, lengths: torch.Tensor):
+    def convolve(self, mel: torch.Tensor, lengths: torch.Tensor):
         def inside(x, n):
             return x * (torch.arange(x.shape[1], device=x.device) < n[:, None])[:, :, None, None].to(x.dtype)
 
@@ -91,7 +100,22 @@ class Subsampling(nn.Module):
         for layer in self.layers:
             lengths = shorter(lengths)
             x = F.relu(inside(layer.pointwise_conv(layer.depthwise_conv(x)), lengths))
-        return self.linear(x.transpose(2, 3).flatten(2)), lengths
+        return x.transpose(2, 3).flatten(2), lengths
+
+    def forward(self, mel: torch.Tensor, lengths: torch.Tensor):
+        x, lengths = self.convolve(mel, lengths)
+        if self.training:
+            with torch.no_grad():
+                inside = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[:, :, None].float()
+                self.seen = (x.float() * inside).sum((0, 1)) / inside.sum()
+        return self.linear((x.float() - self.centre).to(x.dtype)).float(), lengths
+
+    @torch.no_grad()
+    def recentre(self, part: float) -> None:
+        """Moves the centre towards the last batch's mean and the bias with it: the function stays."""
+        move = part * (self.seen - self.centre)
+        self.linear.bias.add_(self.linear.weight @ move)
+        self.centre.add_(move)
 
 
 class FeedForward(nn.Module):
@@ -110,6 +134,8 @@ class Attention(nn.Module):
         self.heads, self.size = heads, width // heads
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(4))
         self.relative_k_proj = nn.Linear(width, width, bias=False)
+        # The softmax does not see this bias: its gradient is rounding noise, which Adam would turn into steps.
+        self.k_proj.bias.requires_grad_(False).zero_()
         self.bias_u = nn.Parameter(torch.randn(heads, self.size) * 0.02)
         self.bias_v = nn.Parameter(torch.randn(heads, self.size) * 0.02)
 
@@ -246,7 +272,26 @@ class Ear(nn.Module):
         self.encoder_projector = nn.Linear(c["width"], c["predictor"])
         self.decoder = Predictor(c)
         self.joint = Joint(c)
-        self.auxiliary = nn.Linear(c["width"], c["vocabulary"])  # encoder-only head, training only
+        self.auxiliary = nn.Linear(c["width"], c["vocabulary"])  # CTC head, training only
 
     def shipped(self) -> dict[str, torch.Tensor]:
-        return {k: v for k, v in self.state_dict().items() if not k.startswith("auxiliary.")}
+        """The published form: without the training-only head; the stem's scale, the centre and the blank's embedding folded in."""
+        out = {k: v.detach().clone() for k, v in self.state_dict().items() if not k.startswith("auxiliary.")}
+        stem, linear = "encoder.subsampling.conv_in.", "encoder.subsampling.linear."
+        out[stem + "weight"] /= Stem.SPREAD
+        out[stem + "bias"] -= out[stem + "weight"].sum((1, 2, 3)) * Stem.MEAN
+        out[linear + "bias"] -= out[linear + "weight"] @ out.pop("encoder.subsampling.centre")
+        table, lstm = out["decoder.embedding.weight"], "decoder.lstm."
+        start = table[BLANK].clone()  # published predictors start from a row of zeros, and some readers rely on it
+        table -= start
+        out[lstm + "bias_ih_l0"] += out[lstm + "weight_ih_l0"] @ start
+        return out
+
+    def load_shipped(self, state: dict[str, torch.Tensor]) -> None:
+        """The other way round, with a centre of 0."""
+        state = dict(state)
+        stem = "encoder.subsampling.conv_in."
+        state[stem + "bias"] = state[stem + "bias"] + state[stem + "weight"].sum((1, 2, 3)) * Stem.MEAN
+        state[stem + "weight"] = state[stem + "weight"] * Stem.SPREAD
+        missing = self.load_state_dict(state, strict=False)
+        assert all(k.startswith("auxiliary.") or k.endswith(".centre") for k in missing.missing_keys) and not missing.unexpected_keys, missing

@@ -4,9 +4,11 @@
 going on to the next frame) and label [B, T, U+1] (emitting label u+1 at frame t; the last column is
 unused), and gives -log P per row. A row of the lattice is one linear recurrence in the log semiring,
 so a frame costs one scan: a Triton program per utterance on a GPU, plain torch elsewhere.
+`ctc_loss` is the encoder's own loss beside it.
 """
 
 import torch
+from torch.nn import functional as F
 
 try:
     import triton
@@ -142,6 +144,53 @@ class Lattice(torch.autograd.Function):
 
 def lattice_loss(blank, label, frames, labels):
     return Lattice.apply(blank, label, frames, labels)
+
+
+def flip_tokens(x, count):
+    """x [B, ..., U] with the first count[b] places in reverse order."""
+    j = (count[:, None] - 1 - torch.arange(x.shape[-1], device=x.device)).clamp(min=0)
+    j = j.view(len(x), *[1] * (x.dim() - 2), x.shape[-1]).expand(x.shape)
+    return x.gather(-1, j)
+
+
+class Ctc(torch.autograd.Function):
+    """CTC with fixed shapes and no host synchronisation: both directions are one batch, a few kernels a frame."""
+
+    @staticmethod
+    def forward(ctx, blank, label, tokens, frames, labels):
+        b, t, u = label.shape
+        label = label.float()
+        states = torch.stack([blank.float()[:, :, None].expand(b, t, u), label], -1).flatten(2)
+        states = torch.cat([states, blank.float()[:, :, None]], 2)  # blank, label, blank, ..., blank
+        emit = torch.cat([states, flipped(states, frames, 2 * labels, LOW)])
+        both = torch.cat([tokens, flip_tokens(tokens, labels)])
+        again = F.pad(both[:, 1:] == both[:, :-1], (1, 0), value=True)
+        skip = F.pad(torch.stack([torch.ones_like(again), again], -1).flatten(1), (0, 1), value=True).float() * LOW
+        walk = torch.full((t, 2 * b, 2 * u + 3), LOW, device=label.device)  # two columns of nothing in front
+        walk[0, :, 2] = emit[:, 0, 0]
+        walk[0, :, 3] = emit[:, 0, 1].masked_fill(torch.cat([labels, labels]) < 1, LOW)
+        for i in range(1, t):
+            x = walk[i - 1]
+            torch.add(torch.logaddexp(torch.logaddexp(x[:, 2:], x[:, 1:-1]), x[:, :-2] + skip), emit[:, i], out=walk[i, :, 2:])
+        walk = walk[:, :, 2:].transpose(0, 1)
+        alpha, beta = walk[:b], flipped(walk[b:], frames, 2 * labels, LOW)
+        first = beta[:, 0, :2]
+        total = torch.where(labels > 0, torch.logaddexp(first[:, 0], first[:, 1]), first[:, 0])
+        fits = total > -1e20
+        inside = (torch.arange(t, device=label.device) < frames[:, None])[:, :, None] & (torch.arange(2 * u + 1, device=label.device) <= 2 * labels[:, None])[:, None]
+        share = (alpha + beta - states - total[:, None, None]).clamp(max=0).exp().masked_fill(~(inside & fits[:, None, None]), 0.0)
+        ctx.save_for_backward(share[:, :, 0::2].sum(2), share[:, :, 1::2].contiguous())
+        return (-total).masked_fill(~fits, 0.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        by_blank, by_label = ctx.saved_tensors
+        return -grad[:, None] * by_blank, -grad[:, None, None] * by_label, None, None, None
+
+
+def ctc_loss(blank, label, tokens, frames, labels):
+    """-log P per row by CTC: blank [B, T] and label [B, T, U] (of the row's U tokens) are log-probabilities; 0 where a row cannot fit."""
+    return Ctc.apply(blank, label, tokens, frames, labels)
 
 
 def naive_loss(blank, label, frames, labels):

@@ -7,9 +7,9 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use voce_engine::store::Store;
 use voce_nn::Precision;
 
-use crate::device::DeviceArgs;
-
 use crate::bench::args::BenchCommand;
+use crate::demo::DemoArgs;
+use crate::device::DeviceArgs;
 use crate::embedded;
 use crate::failure::Failure;
 use crate::hear::args::HearArgs;
@@ -24,9 +24,10 @@ use crate::serve::ServeArgs;
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  voce pull pocket                                    fetch a model, once
+  voce demo                                           speak, hear it back, and compare: all is well
   voce say \"Hello there.\" -o hello.wav                speak into a file
   voce hear talk.mp3                                  write down what is said
+  voce pull pocket nemotron                           larger models than the built-in ones, once
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
@@ -63,6 +64,8 @@ pub(crate) enum Command {
     Say(SayArgs),
     /// Hear audio: files, a pipe or a microphone, as text
     Hear(HearArgs),
+    /// Speak, hear it back, and compare: a proof that the installation works
+    Demo(DemoArgs),
     /// Serve speech and recognition: OpenAI, Realtime, moshi, Deepgram, Wyoming, and a page
     Serve(Box<ServeArgs>),
     /// Add, list, remove and export voices
@@ -140,10 +143,10 @@ impl ModelArgs {
         let reference = match (&self.language, &self.model) {
             (Some(language), _) => format!("pocket-{}", language_name(&language.to_lowercase())),
             (None, Some(model)) => model.clone(),
-            (None, None) if embedded::is_there() && store.find(DEFAULT_MODEL).is_err() => {
-                embedded::NAME.to_owned()
-            }
-            (None, None) => DEFAULT_MODEL.to_owned(),
+            (None, None) => match embedded::find(embedded::VOICE) {
+                Some(voice) if store.find(DEFAULT_MODEL).is_err() => voice.name.to_owned(),
+                _ => DEFAULT_MODEL.to_owned(),
+            },
         };
         embedded::provide(store, &reference)?;
         Ok(reference)

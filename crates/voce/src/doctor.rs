@@ -8,6 +8,7 @@ use voce_runtime::{CPU_ENV, Exec, Isa};
 
 use crate::bench::limits::product_rate;
 use crate::console::{Console, bytes, round, table};
+use crate::embedded;
 use crate::failure::Outcome;
 use crate::machine;
 use crate::parameters::Parameters;
@@ -42,6 +43,8 @@ pub(crate) fn run(console: Console) -> Outcome {
     let memory = machine::memory();
     let free = machine::free_disk(&settings.hub_cache);
     let device = cfg!(feature = "device");
+    let (built_in, fetched) =
+        (embedded::all().len(), store.list().iter().filter(|m| embedded::behind(m).is_none()).count());
     let gpus = voce_runtime::cuda::devices();
     let gpu = match &gpus {
         Ok(gpus) => gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
@@ -64,7 +67,7 @@ pub(crate) fn run(console: Console) -> Outcome {
             "huge_pages": machine::huge_pages(), "read_gb_per_s_1": round(one / 1e9, 2),
             "read_gb_per_s": round(all / 1e9, 2), "hub_cache": settings.hub_cache, "voce_home": settings.voce_home,
             "free_disk_bytes": free, "offline": settings.offline, "sound_card": device, "gpu": gpus.is_ok(), "gpus": gpu,
-            "models": store.list().len(), "pocket_100m": precisions,
+            "models": fetched, "embedded": built_in, "pocket_100m": precisions,
         }));
     }
     let unknown = || "unknown".to_owned();
@@ -82,7 +85,10 @@ pub(crate) fn run(console: Console) -> Outcome {
             "sound card",
             if device { "built in".into() } else { "not built in: build with --features device".to_owned() },
         ),
-        ("models", format!("{} here; cache {}", store.list().len(), settings.hub_cache.display())),
+        (
+            "models",
+            format!("{built_in} in the binary, {fetched} here; cache {}", settings.hub_cache.display()),
+        ),
         ("disk", free.map_or_else(unknown, |n| format!("{} free for models", bytes(n)))),
         ("voices", format!("{} of yours in {}", store.voices().list().len(), store.voices().dir().display())),
         ("network", if settings.offline { "offline mode is on".into() } else { settings.endpoint.clone() }),

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod console;
+mod demo;
 mod device;
 mod doctor;
 mod embedded;
@@ -20,6 +21,7 @@ mod serve;
 mod show;
 mod voices;
 mod whole_file;
+mod word_errors;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -94,6 +96,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Say(args) => say::run(console, args),
         Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
+        Command::Demo(args) => demo::run(console, args),
         Command::Voice(command) => voices::run(console, command),
         Command::Pull(args) => pull::run(console, args),
         Command::List(args) => models::list(console, args),

@@ -6,7 +6,7 @@ use voce_engine::store::{Family, Installed, RECOGNISERS, Reference, Store, catal
 use crate::args::{ListArgs, RmArgs};
 use crate::console::{Console, bytes, table};
 use crate::embedded;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// Lists models.
 pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
@@ -14,20 +14,25 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
     let installed = store.list();
     let mut rows = vec![["ID", "FAMILY", "SIZE", "STATE"].map(str::to_owned).to_vec()];
     let mut values: Vec<Value> = Vec::new();
-    for model in &installed {
+    for model in embedded::all() {
+        rows.push(vec![
+            model.name.into(),
+            model.family.name().into(),
+            bytes(model.bytes()),
+            format!("built in: {}, {}", model.language_name(), model.licence),
+        ]);
+        values.push(json!({
+            "id": model.name, "family": model.family.name(), "bytes": model.bytes(), "language": model.language,
+            "licence": model.licence, "data": model.data, "quality": model.quality, "installed": true,
+            "complete": true, "embedded": true,
+        }));
+    }
+    for model in installed.iter().filter(|m| embedded::behind(m).is_none()) {
         let family = model.family.map_or("?", |f| f.name());
         rows.push(vec![model.id.clone(), family.into(), bytes(model.bytes), state(model)]);
         values.push(json!({
             "id": model.id, "family": model.family.map(|f| f.name()), "bytes": model.bytes, "installed": true,
             "complete": model.is_complete(), "missing": model.missing, "files": model.files.len(),
-        }));
-    }
-    if embedded::is_there() && !installed.iter().any(|m| m.id == embedded::NAME) {
-        let row = [embedded::NAME, "pocket", &bytes(embedded::bytes()), "built in: English, one voice"];
-        rows.push(row.map(str::to_owned).to_vec());
-        values.push(json!({
-            "id": embedded::NAME, "family": "pocket", "bytes": embedded::bytes(), "language": "english",
-            "installed": true, "complete": true, "embedded": true,
         }));
     }
     if args.all {
@@ -74,7 +79,11 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
         console.note("no models yet: `voce list --all` shows the catalogue, `voce pull pocket` fetches one");
         return Ok(());
     }
-    console.result(&table(&rows, &[2]))
+    let mut out = table(&rows, &[2]);
+    for model in embedded::all() {
+        out.push_str(&format!("\n{}: {}; trained on {}", model.name, model.quality, model.data));
+    }
+    console.result(&out)
 }
 
 fn state(model: &Installed) -> String {
@@ -90,6 +99,9 @@ pub(crate) fn remove(console: Console, args: RmArgs) -> Outcome {
     let store = Store::from_env()?;
     let mut values = Vec::new();
     for id in &args.ids {
+        if embedded::find(id).is_some() && store.find(id).is_err() {
+            return Err(Failure::usage(format!("{id} is in the binary: there is nothing to remove")));
+        }
         let removed = store.remove(&Reference::parse(id)?)?;
         console.note(&format!("removed {id}: {} files, {}", removed.files, bytes(removed.bytes)));
         values.push(json!({"id": id, "files": removed.files, "bytes": removed.bytes}));

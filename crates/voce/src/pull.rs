@@ -8,6 +8,7 @@ use voce_engine::store::{Event, PullOptions, Reference, Settings, Store, VoiceCh
 
 use crate::args::PullArgs;
 use crate::console::{Console, bytes};
+use crate::embedded;
 use crate::failure::Outcome;
 use crate::interrupt;
 
@@ -22,9 +23,15 @@ pub(crate) fn run(console: Console, args: PullArgs) -> Outcome {
         names => VoiceChoice::Named(names.to_vec()),
     };
     let options = PullOptions { voices, ..PullOptions::default() };
-    let references = args
-        .ids
-        .iter()
+    let (here, wanted): (Vec<_>, Vec<_>) = args.ids.iter().partition(|id| embedded::find(id).is_some());
+    for id in here {
+        console.note(&format!("{id} is in the binary: nothing to fetch"));
+        if console.json {
+            console.json(&json!({"id": id, "fetched_bytes": 0, "files": []}))?;
+        }
+    }
+    let references = wanted
+        .into_iter()
         .map(|id| Reference::parse(id).map(|r| if args.cloning { r.with_cloning() } else { r }))
         .collect::<Result<Vec<_>, _>>()?;
     for reference in &references {

@@ -13,12 +13,14 @@ use voce_runtime::Isa;
 
 use crate::args::ShowArgs;
 use crate::console::{Console, bytes, table};
+use crate::embedded;
 use crate::failure::{Failure, Outcome};
 use crate::parameters::Parameters;
 
 /// Runs the command.
 pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
     let store = Store::from_env()?;
+    embedded::provide(&store, &args.id)?;
     let reference = Reference::parse(&args.id)?;
     let isa = Isa::from_env()?;
     let (located, entry) = match (store.locate(&reference), &reference) {
@@ -41,7 +43,8 @@ pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
         }
         (None, None) => return Err(Failure::failed(format!("{} is not on this machine", args.id))),
     };
-    let language = entry.map(|e| e.language);
+    let built_in = embedded::find(&args.id);
+    let language = entry.map(|e| e.language).or(built_in.map(|m| m.language));
     let voices: Vec<&String> = located.iter().flat_map(|l| l.voices.keys()).collect();
     let lm = &config.flow_lm;
     let t = &lm.transformer;
@@ -67,6 +70,8 @@ pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
             "head_type": head, "tokens": lm.lookup_table.n_bins, "sample_rate": config.mimi.sample_rate,
             "frame_rate": config.mimi.frame_rate, "temperature": config.default_temperature,
             "eos_threshold": config.default_eos_threshold, "isa": isa.name(), "precisions": precisions,
+            "embedded": built_in.is_some(), "licence": built_in.map(|m| m.licence), "data": built_in.map(|m| m.data),
+            "quality": built_in.map(|m| m.quality),
         }));
     }
     let mut out = String::new();
@@ -103,10 +108,20 @@ pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
         "defaults",
         format!("temperature {}, eos {}", config.default_temperature, config.default_eos_threshold),
     );
+    card(built_in, &mut fact);
     if !voices.is_empty() {
         fact("voices", voices.iter().map(|v| v.as_str()).collect::<Vec<_>>().join(", "));
     }
     console.result(&format!("{out}\n{}", precision_table(p, isa)))
+}
+
+/// What the card of a model in the binary says.
+fn card(model: Option<&embedded::Embedded>, fact: &mut impl FnMut(&str, String)) {
+    if let Some(model) = model {
+        fact("quality", model.quality.into());
+        fact("trained on", model.data.into());
+        fact("licence", format!("{}; comes with the binary", model.licence));
+    }
 }
 
 /// What each precision keeps in memory and reads per frame, and in which formats, on this CPU.

@@ -58,7 +58,8 @@ pub(crate) struct HearArgs {
     /// How the text is written
     #[arg(long, value_enum, env = "VOCE_HEAR_FORMAT")]
     pub(crate) format: Option<Format>,
-    /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://...
+    /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://... [default: nemotron or parakeet if
+    /// pulled, else the built-in nano-ear]
     #[arg(short, long, env = "VOCE_HEAR_MODEL")]
     pub(crate) model: Option<String>,
     /// Precision of the weights

@@ -20,7 +20,7 @@ use voce_engine::store::Store;
 
 use crate::console::{self, Console};
 use crate::failure::{Failure, Outcome};
-use crate::{device, interrupt};
+use crate::{device, embedded, interrupt};
 use args::{Format, HearArgs};
 use inputs::Input;
 use outputs::Outputs;
@@ -44,6 +44,9 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
     progress.set_message("loading the model");
     let store = Store::from_env()?;
     let reference = model::reference(&store, args.model.as_deref())?;
+    if reference == embedded::EAR && args.model.is_none() {
+        console.note("hearing with the small built-in recogniser: `voce pull nemotron` fetches a larger one");
+    }
     let device = args.device.open()?;
     let options = ListenerOptions {
         precision: device::precision(args.precision, device.as_ref()),
@@ -257,7 +260,7 @@ fn bad_audio(input: &Input, error: AudioError) -> Failure {
     }
 }
 
-fn thread(name: &str, f: impl FnOnce() + Send + 'static) -> Outcome {
+pub(crate) fn thread(name: &str, f: impl FnOnce() + Send + 'static) -> Outcome {
     let made = std::thread::Builder::new().name(name.into()).spawn(f);
     made.map(drop).map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))
 }

@@ -1,7 +1,7 @@
 //! `voce say`: text in, audio out.
 
 mod report;
-mod sink;
+pub(crate) mod sink;
 mod source;
 
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -66,7 +66,7 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     };
     progress.say("loading the model");
     let reference = args.model.reference(&store)?;
-    if reference == embedded::NAME && args.model.model.is_none() {
+    if reference == embedded::VOICE && args.model.model.is_none() {
         console.note("speaking with the small built-in voice: `voce pull pocket` fetches a larger one");
     }
     let speaker = Speaker::open(&store, &reference, &options)?;
@@ -98,6 +98,23 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     report.print(console, target.on_stdout())
 }
 
+/// Speaks a text to its end.
+pub(crate) fn speak_into(
+    console: Console,
+    speaker: &Speaker,
+    text: &str,
+    request: &SpeakRequest,
+    sink: &mut dyn AudioSink,
+    live: bool,
+) -> Outcome<SpeakStats> {
+    let mut progress = Progress::new(console);
+    let heard = listen(speaker, Source::Whole(text.to_owned()), request)?;
+    let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate)?;
+    sink.finish()?;
+    progress.clear();
+    Ok(stats)
+}
+
 /// A request with the sampling flags' values.
 pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
     SpeakRequest {
@@ -119,7 +136,7 @@ fn random_seed() -> u64 {
 }
 
 /// Whether English rules for numbers fit; a model that does not tell its language is taken as English.
-fn speaks_english(speaker: &Speaker) -> bool {
+pub(crate) fn speaks_english(speaker: &Speaker) -> bool {
     speaker.info().language.as_deref().is_none_or(|l| l == "english")
 }
 

@@ -15,52 +15,54 @@ const FORMATS: &str = "wav, wav-f32, flac, opus, pcm, f32, mulaw or alaw";
 const NO_DEVICE: &str = "this build has no sound card: build with `cargo install --features device`, or write a file with -o FILE";
 
 /// What was asked for.
-pub(super) struct Target {
+pub(crate) struct Target {
     output: Option<(PathBuf, AudioFormat)>,
     play: bool,
 }
 
 impl Target {
-    /// Chooses by the arguments, and refuses what cannot work before a model is loaded.
+    /// Chooses by the arguments; without an output it is the sound card.
     pub(super) fn choose(args: &SayArgs) -> Outcome<Self> {
-        let has_device = cfg!(feature = "device");
-        if args.play && !has_device {
+        if args.output.is_none() && !args.play && !cfg!(feature = "device") {
+            return Err(Failure::usage(
+                "no output: give -o FILE, or -o - for a pipe (this build has no sound card)",
+            ));
+        }
+        Self::new(args.output.as_deref(), args.format.as_deref(), args.play || args.output.is_none())
+    }
+
+    /// A file, a pipe, the sound card, some of them or none; refuses what cannot work before a model is loaded.
+    pub(crate) fn new(output: Option<&Path>, format: Option<&str>, play: bool) -> Outcome<Self> {
+        if play && !cfg!(feature = "device") {
             return Err(Failure::usage(NO_DEVICE));
         }
-        let Some(path) = &args.output else {
-            if !has_device {
-                return Err(Failure::usage(
-                    "no output: give -o FILE, or -o - for a pipe (this build has no sound card)",
-                ));
-            }
-            return Ok(Self { output: None, play: true });
-        };
-        let format = format(path, args.format.as_deref())?;
+        let Some(path) = output else { return Ok(Self { output: None, play }) };
+        let format = self::format(path, format)?;
         if is_stdout(path) && std::io::stdout().is_terminal() {
             return Err(Failure::usage(
                 "standard output is a terminal: pipe the audio into a program, or use -o FILE",
             ));
         }
-        Ok(Self { output: Some((path.clone(), format)), play: args.play })
+        Ok(Self { output: Some((path.to_owned(), format)), play })
     }
 
     /// Whether somebody may be listening while the audio is being made.
-    pub(super) fn live(&self) -> bool {
+    pub(crate) fn live(&self) -> bool {
         self.play || self.on_stdout() || self.output.as_ref().is_some_and(|(path, _)| is_special(path))
     }
 
     /// Whether the audio takes standard output.
-    pub(super) fn on_stdout(&self) -> bool {
+    pub(crate) fn on_stdout(&self) -> bool {
         self.output.as_ref().is_some_and(|(path, _)| is_stdout(path))
     }
 
     /// The output's name, for reports.
-    pub(super) fn name(&self) -> Option<String> {
+    pub(crate) fn name(&self) -> Option<String> {
         self.output.as_ref().map(|(path, _)| path.display().to_string())
     }
 
     /// Opens everything.
-    pub(super) fn open(&self, rate: u32) -> Outcome<Box<dyn AudioSink>> {
+    pub(crate) fn open(&self, rate: u32) -> Outcome<Box<dyn AudioSink>> {
         let mut sinks: Vec<Box<dyn AudioSink>> = Vec::new();
         if let Some((path, format)) = &self.output {
             sinks.push(if is_stdout(path) {

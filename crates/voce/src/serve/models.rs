@@ -52,10 +52,13 @@ pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
         Vec::new()
     } else if settings.hear.is_empty() {
         // Without a recogniser the server speaks all the same.
-        crate::hear::model::reference(store, None).ok().into_iter().collect()
+        crate::hear::model::choose(store)?.into_iter().collect()
     } else {
         settings.hear.clone()
     };
+    for reference in &hear {
+        embedded::provide(store, reference)?;
+    }
     if speak.is_empty() && hear.is_empty() && !settings.null_model {
         return Err(Failure::usage("there is nothing to serve: give --speak or --hear"));
     }

@@ -25,7 +25,8 @@ pub(crate) struct Settings {
     /// Voice models, the first being the default [default: pocket if it was pulled, else the built-in voice]
     #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_SPEAK")]
     pub(super) speak: Vec<String>,
-    /// Recognisers, the first being the default [default: the best that was pulled, if any]
+    /// Recognisers, the first being the default [default: the best that was pulled, else the built-in
+    /// one]
     #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_HEAR")]
     pub(super) hear: Vec<String>,
     /// No voice model at all

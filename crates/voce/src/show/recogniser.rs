@@ -9,8 +9,9 @@ use voce_models::fastconformer::{Attention, FastConformerConfig, Head};
 use voce_nn::{Formats, Precision};
 use voce_runtime::Isa;
 
-use super::million;
+use super::{card, million};
 use crate::console::{Console, bytes, table};
+use crate::embedded;
 use crate::failure::Outcome;
 
 /// Milliseconds of a mel row.
@@ -25,6 +26,7 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
         Attention::Full => Vec::new(),
         Attention::Chunked { look_aheads, .. } => look_aheads.iter().map(|n| (n + 1) * frame_ms).collect(),
     };
+    let built_in = embedded::find(id);
     let languages: Vec<&str> =
         config.prompt.iter().flat_map(|p| p.languages.iter().map(|(code, _)| code.as_str())).collect();
     let head = head_name(&config);
@@ -38,7 +40,9 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
             "weights": located.weights, "layers": e.layers, "d_model": e.dim, "heads": e.heads, "mel": config.mel.bins,
             "head_type": head, "vocab": config.vocab, "chunks_ms": chunks, "offline": chunks.is_empty(),
             "languages": languages, "sample_rate": config.mel.sample_rate, "frame_ms": frame_ms, "isa": isa.name(),
-            "precisions": precisions,
+            "precisions": precisions, "embedded": built_in.is_some(),
+            "language": built_in.map(|m| m.language), "licence": built_in.map(|m| m.licence),
+            "data": built_in.map(|m| m.data), "quality": built_in.map(|m| m.quality),
         }));
     }
     let mut out = String::new();
@@ -46,7 +50,8 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
         let _ = writeln!(out, "{name:<12} {value}");
     };
     fact("model", id.to_owned());
-    fact("family", "fastconformer".into());
+    let language = built_in.map_or_else(String::new, |m| format!(", {}", m.language));
+    fact("family", format!("fastconformer{language}"));
     fact("files", located.root.display().to_string());
     fact("parameters", million(parameters));
     fact(
@@ -64,6 +69,7 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
     if !languages.is_empty() {
         fact("languages", languages.join(", "));
     }
+    card(built_in, &mut fact);
     let mut rows = vec![["PRECISION", "WEIGHTS", "CPU"].map(str::to_owned).to_vec()];
     for p in Precision::ALL {
         let name = if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() };

@@ -1,10 +1,12 @@
-//! The binary from outside: exit codes, files, pipes and JSON, on small models with random weights.
+//! The binary from outside: exit codes, files, pipes and JSON, on small models with random weights and on those in the binary.
 #![allow(missing_docs)]
 
 mod bad_input;
 mod bench;
 mod hear;
 mod models;
+#[cfg(feature = "nano")]
+mod nano;
 mod sandbox;
 mod say;
 mod serve;

@@ -1,18 +1,10 @@
 //! Models: listed, shown, pulled offline; and the pages that shells and readers get.
 
-use crate::sandbox::{Sandbox, arg, model, stderr};
+use crate::sandbox::{Sandbox, arg, model};
 
 #[test]
 fn an_empty_store() {
     let s = Sandbox::new();
-    let listed = s.json(&["list", "--json"]);
-    if cfg!(feature = "nano") {
-        assert_eq!(listed[0]["id"], "nano-voice");
-        assert_eq!(listed[0]["embedded"], true);
-    } else {
-        assert_eq!(listed, serde_json::json!([]));
-        assert!(stderr(&s.run(&["list"])).contains("voce pull pocket"));
-    }
     let all = s.json(&["list", "--all", "--json"]);
     assert!(all.as_array().unwrap().iter().any(|m| m["id"] == "pocket-french" && m["installed"] == false));
     let is_nemotron = |m: &serde_json::Value| m["also"][0] == "nemotron" && m["streaming"] == true;
@@ -23,6 +15,20 @@ fn an_empty_store() {
     assert_eq!(s.fails(&["pull", "nonsense"]).0, 2);
     assert_eq!(s.fails(&["pull", "--offline", "pocket", "--voices", "nobody"]).0, 2);
     assert!(!s.run(&["rm", "pocket"]).status.success());
+}
+
+#[cfg(not(feature = "nano"))]
+#[test]
+fn a_build_without_models_says_so() {
+    let s = Sandbox::new();
+    assert_eq!(s.json(&["list", "--json"]), serde_json::json!([]));
+    assert!(crate::sandbox::stderr(&s.run(&["list"])).contains("voce pull pocket"));
+    let say = ["say", "-m", "nano-voice", "-o", "x.wav", "Hi."];
+    for command in [&["show", "nano-ear"][..], &["hear", "x.wav"], &["demo", "--speak", "nano-voice"], &say] {
+        let (code, text) = s.fails(command);
+        assert!(code == 2 && text.contains("--features nano"), "{command:?}: {text}");
+    }
+    assert!(s.fails(&["demo"]).1.contains("voce pull pocket"));
 }
 
 #[test]
@@ -71,7 +77,7 @@ fn pages() {
     }
     assert!(String::from_utf8(s.run(&["man"]).stdout).unwrap().contains(".TH voce 1"));
     assert!(s.run(&["man", arg(&s.out("man"))]).status.success());
-    assert!(s.out("man").join("voce-say.1").is_file());
+    assert!(s.out("man").join("voce-say.1").is_file() && s.out("man").join("voce-demo.1").is_file());
     let help = String::from_utf8(s.run(&["say", "--help"]).stdout).unwrap();
     assert!(help.contains("VOCE_TEMPERATURE") && help.contains("Examples:"), "{help}");
     assert_eq!(s.run(&[]).status.code(), Some(2));

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
@@ -219,13 +220,9 @@ fn a_moshi_configuration_is_taken_as_it_is() {
     assert!(String::from_utf8_lossy(&modules).contains("\"total_slots\":\"2\""));
 }
 
-#[test]
-fn serves_a_recogniser() {
-    let sandbox = Sandbox::new();
-    let recognisers = model("..").join("fastconformer");
-    let folder = recognisers.join("ctc");
-    let server = start(&sandbox, &["--no-speak", "--hear", arg(&folder), "--precision", "f32"]);
-    let clip = std::fs::read(recognisers.join("audio/a.wav")).unwrap();
+/// What the server hears in a file, word by word.
+fn heard(server: &Server, file: &Path) -> String {
+    let clip = std::fs::read(file).unwrap();
     let mut stream = TcpStream::connect(&server.addr).unwrap();
     let length = clip.len();
     write!(stream, "POST /api/asr-streaming HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
@@ -236,6 +233,33 @@ fn serves_a_recogniser() {
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{reply}");
     let heard: Value = serde_json::from_str(body).unwrap();
+    let words: Vec<&str> = heard.as_array().unwrap().iter().filter_map(|m| m["text"].as_str()).collect();
+    words.join(" ")
+}
+
+#[cfg(feature = "nano")]
+#[test]
+fn without_settings_both_models_of_the_binary_are_served() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &[]);
+    let (_, models) = ask(&server.addr, "GET", "/v1/models", "", "");
+    let models = String::from_utf8_lossy(&models).into_owned();
+    assert!(models.contains("\"nano-voice\"") && models.contains("\"nano-ear\""), "{models}");
+    let body = json!({"input": "Hello.", "response_format": "wav"}).to_string();
+    let (status, wav) = ask(&server.addr, "POST", "/v1/audio/speech", "", &body);
+    assert!(status == 200 && wav.len() > 10_000);
+    let clip = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speech/1867-154075-0005.opus");
+    let said = sandbox.json(&["hear", "--json", arg(&clip)]);
+    assert_eq!(heard(&server, &clip), said["text"].as_str().unwrap());
+}
+
+#[test]
+fn serves_a_recogniser() {
+    let sandbox = Sandbox::new();
+    let recognisers = model("..").join("fastconformer");
+    let folder = recognisers.join("ctc");
+    let server = start(&sandbox, &["--no-speak", "--hear", arg(&folder), "--precision", "f32"]);
+    let words = heard(&server, &recognisers.join("audio/a.wav"));
     // The same words as the command hears.
     let said = sandbox.json(&[
         "hear",
@@ -246,8 +270,7 @@ fn serves_a_recogniser() {
         "f32",
         arg(&recognisers.join("audio/a.wav")),
     ]);
-    let words: Vec<&str> = heard.as_array().unwrap().iter().filter_map(|m| m["text"].as_str()).collect();
-    assert_eq!(words.join(" "), said["text"].as_str().unwrap().trim(), "{said}");
+    assert_eq!(words, said["text"].as_str().unwrap().trim(), "{said}");
     let (status, reply) = ask(&server.addr, "POST", "/v1/audio/speech", "", "{\"input\": \"Hi.\"}");
     assert!(status == 503 && String::from_utf8_lossy(&reply).contains("no_model"));
 }
