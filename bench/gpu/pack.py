@@ -2,20 +2,21 @@
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = {
-    "voce-runtime": ["ops", "conformer_ops", "conv_ops", "decoder_ops", "row_ops"],
-    "voce-models": ["device"],
+    "voce-runtime": ["ops", "conformer_ops", "conv_ops", "decoder_ops", "row_ops", "sampling_ops"],
+    "voce-models": ["device", "decoder_reference"],
 }
 
 
-def executables(arguments):
+def executables(profile, arguments):
     """Paths of what a cargo command builds, by name."""
-    command = ["cargo", *arguments, "--release", "--message-format=json"]
+    command = ["cargo", *arguments, "--profile", profile, "--message-format=json"]
     run = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found = {}
     for line in run.stdout.splitlines():
@@ -28,19 +29,24 @@ def executables(arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "gpu-kit")
+    parser.add_argument("--profile", default="release", help="cargo's profile; `kit` builds quickly")
+    parser.add_argument("--nvrtc", help="folder of libnvrtc: the kernels are compiled here and travel along")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    built = executables(["build", "-p", "voce"])
+    built = executables(args.profile, ["build", "-p", "voce"])
     wanted = ["voce"]
     for package, tests in TESTS.items():
         flags = [flag for test in tests for flag in ("--test", test)]
-        built |= executables(["test", "-p", package, "--no-run", *flags])
+        built |= executables(args.profile, ["test", "-p", package, "--no-run", *flags])
         wanted += tests
     for name in wanted:
         target = args.out / name
         shutil.copy2(built[name], target)
         subprocess.run(["strip", str(target)], check=True)
         print(f"{target}  {target.stat().st_size / 1e6:.1f} MB")
+    if args.nvrtc:
+        keep = os.environ | {"VOCE_NVRTC": "1", "VOCE_CUDA_LIB": args.nvrtc, "VOCE_NVRTC_KEEP": str(args.out.resolve() / "cache")}
+        subprocess.run(["cargo", "test", "-p", "voce-runtime", "--lib", "kernels_compile"], cwd=ROOT, env=keep, check=True)
     # The tests look for their fixtures where they were built.
     (args.out / "root").write_text(str(ROOT))
 

@@ -7,13 +7,15 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
 LIBRARIES = ["libnvrtc.so.1[23]", "libcublasLt.so.1[23]"]
-SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops"]
+SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops"]
+MODELS = ["device", "decoder_reference"]
 
 
 def library_folders():
@@ -25,24 +27,31 @@ def library_folders():
     return [place for place in places if holds(place)]
 
 
-def hear(shape, chunk, streams, seconds, *more):
-    return ["bench", "hear", "--shape", shape, "--chunk", str(chunk), "--streams", str(streams), "--seconds", str(seconds), *more]
-
-
 def speeds():
     """What is timed: a name and the arguments of the binary."""
-    for streams in [1, 64, 1000, 3000, 6000, 10000]:
-        seconds = "28" if streams == 1 else "11.2" if streams <= 1000 else "5.6"
-        yield f"nemotron-0.6b 560 ms x {streams}", hear("nemotron-0.6b", 560, streams, seconds)
-    for streams in [1, 500, 2000, 4000]:
-        yield f"nemotron-0.6b 80 ms x {streams}", hear("nemotron-0.6b", 80, streams, "10" if streams == 1 else "3.2")
-    yield "nemotron-0.6b 560 ms beam 4 x 1000", hear("nemotron-0.6b", 560, 1000, "5.6", "--beam", "4")
-    yield "nemotron-0.6b 560 ms beam 4 x 3000", hear("nemotron-0.6b", 560, 3000, "5.6", "--beam", "4")
-    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64", "--seconds", "10", "--repeat", "3"]
-    yield "parakeet-tdt-0.6b offline, 64 x 10 s", offline
-    for streams in [1, 16, 64, 256, 512]:
-        say = ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", str(streams)]
-        yield f"pocket-100m x {streams}", say
+    nemotron = ["bench", "hear", "--shape", "nemotron-0.6b", "--chunk"]
+    yield "nemotron-0.6b, one stream", [*nemotron, "80,560", "--seconds", "11.2"]
+    yield "nemotron-0.6b 560 ms", [*nemotron, "560", "--streams", "1000,3000,6000", "--seconds", "5.6"]
+    yield "nemotron-0.6b 560 ms, more", [*nemotron, "560", "--streams", "8000,10000", "--seconds", "5.6"]
+    yield "nemotron-0.6b 80 ms", [*nemotron, "80", "--streams", "500,2000,4000", "--seconds", "3.2"]
+    yield "nemotron-0.6b 560 ms beam 4", [*nemotron, "560", "--streams", "1000,3000", "--seconds", "5.6", "--beam", "4"]
+    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64,512", "--seconds", "10", "--repeat", "5"]
+    yield "parakeet-tdt-0.6b, whole utterances of 10 s", offline
+    yield "pocket-100m", ["bench", "say", "--shape", "pocket-100m", "--frames", "125"]
+    yield "pocket-100m, many", ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", "16,64,256,512"]
+    yield "qwen3-tts-1.7b", ["bench", "decode", "--shape", "qwen3-tts-1.7b", "--streams", "1,64"]
+    yield "stt-1b", ["bench", "decode", "--shape", "stt-1b", "--streams", "1,512", "--context", "750"]
+
+
+def kernels():
+    """What is run with every kernel timed."""
+    hear = ["bench", "hear", "--shape", "nemotron-0.6b", "--seconds", "2.8"]
+    yield "nemotron-0.6b 560 ms x 3000", [*hear, "--chunk", "560", "--streams", "3000"]
+    yield "nemotron-0.6b 80 ms x 1", [*hear, "--chunk", "80"]
+    yield "nemotron-0.6b 80 ms x 2000", [*hear, "--chunk", "80", "--streams", "2000"]
+    yield "pocket-100m x 1, x 256", ["bench", "say", "--shape", "pocket-100m", "--frames", "50", "--streams", "1,256"]
+    yield "qwen3-tts-1.7b x 1, x 64", ["bench", "decode", "--shape", "qwen3-tts-1.7b", "--streams", "1,64", "--frames", "20"]
+    yield "stt-1b x 512", ["bench", "decode", "--shape", "stt-1b", "--streams", "512", "--context", "750", "--frames", "20"]
 
 
 def main():
@@ -51,12 +60,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="", help="steps whose name this pattern finds")
     parser.add_argument("--skip", default="^$", help="steps whose name this pattern does not find")
-    parser.add_argument("--events", default="^$", help="speeds that are also run with each kernel timed")
     parser.add_argument("--limit", type=float, default=90, help="seconds for a step")
     args = parser.parse_args()
     kit, begun = args.kit.resolve(), time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     env = dict(os.environ, VOCE_CUDA_LIB=":".join(library_folders()), RUST_BACKTRACE="0")
+    if (kit / "cache").exists():
+        env["XDG_CACHE_HOME"] = str(kit / "cache")
 
     root = pathlib.Path((kit / "root").read_text())
     if not root.exists():
@@ -69,12 +79,16 @@ def main():
             if not re.search(args.only, name) or re.search(args.skip, name):
                 return
             at = time.monotonic()
+            # A group of its own, so that nothing of a late step stays on the GPU beside the next.
+            run = subprocess.Popen([str(c) for c in command], env=env | more, text=True, start_new_session=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             try:
-                run = subprocess.run([str(c) for c in command], env=env | more, timeout=args.limit, text=True,
-                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                code, text = run.returncode, run.stdout
-            except subprocess.TimeoutExpired as late:
-                code, text = "late", (late.stdout or b"").decode(errors="replace")
+                text, _ = run.communicate(timeout=args.limit)
+                code = run.returncode
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, signal.SIGKILL)
+                text, _ = run.communicate()
+                code = "late"
             line = {"step": name, "code": code, "seconds": round(time.monotonic() - at, 2), "at": round(at - begun, 1)}
             found = [json.loads(t) for t in text.splitlines() if t.startswith("{") and t.endswith("}")]
             line["result"] = found if found else text[-3000:]
@@ -87,17 +101,18 @@ def main():
         step("check: doctor", [kit / "voce", "doctor", "--json"])
         for suite in SUITES:
             step(f"check: {suite}", [kit / suite], VOCE_TEST_GPU="1")
-        step("check: models", [kit / "device", "--test-threads", "1"], VOCE_TEST_DEVICE="cuda")
+        for suite in MODELS:
+            step(f"check: {suite}", [kit / suite, "--test-threads", "1"], VOCE_TEST_DEVICE="cuda")
+        for name, arguments in speeds():
+            step(f"speed: {name}", [kit / "voce", *arguments, "--device", "cuda", "--json"])
+        for name, arguments in kernels():
+            step(f"kernels: {name}", [kit / "voce", *arguments, "--device", "cuda", "--json", "--cuda-events", "on"])
+        # Last: what these start may outlive them.
         sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if os.path.exists(sanitizer):
             for tool in ["memcheck", "racecheck"]:
                 for suite in SUITES:
                     step(f"{tool}: {suite}", [sanitizer, "--tool", tool, kit / suite], VOCE_TEST_GPU="1")
-        for name, arguments in speeds():
-            command = [kit / "voce", *arguments, "--device", "cuda", "--json"]
-            step(f"speed: {name}", command)
-            if re.search(args.events, name):
-                step(f"kernels: {name}", [*command, "--cuda-events", "on"])
 
 
 if __name__ == "__main__":

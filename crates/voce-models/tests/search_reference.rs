@@ -193,8 +193,7 @@ fn logits_and_predictor_states_agree_at_every_step() {
                         [h[at.clone()].to_vec(), c[at].to_vec()].concat()
                     });
                     let mut lane = Vec::new();
-                    lanes.fetch(&mut exec, 1);
-                    lanes.save(0, &mut lane);
+                    lanes.save(&mut exec, &[0], &mut lane);
                     close("predictor", &lane, &state.chain(pred).collect::<Vec<_>>());
                 }
                 chunk += 1;

@@ -113,9 +113,9 @@ proptest! {
                 let mut search = Search::new(&model.decoder, 1);
                 let mut state = [SearchState::new(&model.decoder, &options).unwrap()];
                 model.feed(&mut exec, &mut search, &mut state, &frames, 0..first);
-                let bytes = state[0].to_bytes();
+                let bytes = search.save(&mut exec, &state[0]);
                 let mut state = [SearchState::from_bytes(&bytes, &model.decoder, &options).unwrap()];
-                prop_assert_eq!(&state[0].to_bytes(), &bytes);
+                prop_assert_eq!(&search.save(&mut exec, &state[0]), &bytes);
                 model.feed(&mut exec, &mut search, &mut state, &frames, first..first + rest);
                 search.flush(&mut exec, &model.decoder, &mut state);
                 prop_assert_eq!(state[0].finish(), whole, "{:?}", kind);
@@ -133,7 +133,7 @@ proptest! {
                 let mut search = Search::new(&model.decoder, 1);
                 let mut state = [SearchState::new(&model.decoder, &options).unwrap()];
                 model.feed(&mut exec, &mut search, &mut state, &frames, 0..8);
-                let mut bytes = state[0].to_bytes();
+                let mut bytes = search.save(&mut exec, &state[0]);
                 let place = (at * bytes.len() as f64) as usize;
                 if cut {
                     bytes.truncate(place);

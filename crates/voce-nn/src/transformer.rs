@@ -174,7 +174,7 @@ impl Transformer {
             op.gate = Gate::Add;
             exec.linear(&op, x);
             let mut op = layer.linear1.op(&*x, rows);
-            (op.norm, op.act) = (layer.norm2.norm(), Activation::GeluTanh);
+            (op.norm, op.act, op.narrow) = (layer.norm2.norm(), Activation::GeluTanh, true);
             exec.linear(&op, &mut state.hidden);
             let mut op = layer.linear2.op(&state.hidden, rows);
             op.gate = Gate::Add;

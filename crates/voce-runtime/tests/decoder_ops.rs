@@ -113,10 +113,29 @@ fn selection_agrees_with_a_sorted_row_whatever_is_in_it() {
             let cols = 2..n + 2;
             let (mut best, mut choices) = ([7u32; 9], [Choice::default(); 9]);
             exec.argmax(&x, 9, cols.clone(), &mut best);
-            exec.choose(&x, 9, cols.clone(), Confidence::MaxProb, &mut choices);
+            let (more, mut seconds) = (n / 2..n + 3, [7u32; 9]);
+            let pair = [cols.clone(), more.clone()];
+            exec.choose_pair(&x, 9, pair.clone(), Confidence::MaxProb, &mut choices, &mut seconds);
+            for (r, &second) in seconds.iter().enumerate() {
+                let want = reference::ranked(&x.row(r)[more.clone()]).first().copied().unwrap_or(0);
+                assert_eq!(second as usize, want, "{name} n {n} row {r}");
+            }
+            let mut alone = [Choice::default(); 9];
+            exec.choose(&x, 9, cols.clone(), Confidence::MaxProb, &mut alone);
+            for (a, b) in alone.iter().zip(&choices) {
+                assert_eq!((a.index, a.log_sum, a.confidence), (b.index, b.log_sum, b.confidence), "{name}");
+            }
             for k in [1, 4, 9, MAX_TOP_K] {
                 let (mut sums, mut top) = (vec![0f32; 9], vec![Candidate::default(); 9 * k]);
                 exec.top_k(&x, 9, cols.clone(), k, &mut sums, &mut top);
+                let (mut facts, mut same) = (vec![0f32; 9 * (1 + more.len())], top.clone());
+                same.fill(Candidate::default());
+                exec.top_k_with(&x, 9, pair.clone(), k, &mut facts, &mut same);
+                assert_eq!(same, top, "{name} n {n}");
+                for (r, facts) in facts.chunks_exact(1 + more.len()).enumerate() {
+                    let want = [&sums[r..r + 1], &x.row(r)[more.clone()]].concat();
+                    assert!(facts.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "{name} n {n}");
+                }
                 for r in 0..9 {
                     let row = &x.row(r)[cols.clone()];
                     let order = reference::ranked(row);

@@ -10,6 +10,43 @@ use voce_runtime::{
 };
 
 #[test]
+fn what_is_kept_for_products_reaches_them() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(11);
+        for (rows, k, wide) in [(3, 64, 128), (20, 64, 128), (33, 512, 1024)] {
+            let up = Matrix::pack(&arena, Format::Bf16, wide, k, &rng.vec(wide * k));
+            let down = Matrix::pack(&arena, Format::Bf16, k, wide, &rng.vec(k * wide));
+            let half = Matrix::pack(&arena, Format::Bf16, k, wide / 2, &rng.vec(k * wide / 2));
+            let (x, bias) = (rng.buffer(rows, k), rng.vector(wide));
+            for gated in [false, true] {
+                let run = |exec: &mut voce_runtime::Exec, narrow: bool| {
+                    let (mut hidden, mut out) = (Buffer::new(rows, wide), Buffer::new(rows, k));
+                    let mut op = LinearOp::new(&x, rows, &up);
+                    op.narrow = narrow;
+                    if !gated {
+                        (op.bias, op.act) = (Some(&bias), Activation::Silu);
+                    }
+                    exec.linear(&op, &mut hidden);
+                    let mut op = LinearOp::new(&hidden, rows, if gated { &half } else { &down });
+                    if gated {
+                        op.norm = Norm::SwiGlu;
+                    }
+                    exec.linear(&op, &mut out);
+                    exec.fetch(&mut out, rows);
+                    out.head(rows).to_vec()
+                };
+                let (plain, narrow) = (run(exec, false), run(exec, true));
+                let size = plain.iter().fold(0f32, |m, v| m.max(v.abs()));
+                for (a, b) in plain.iter().zip(&narrow) {
+                    assert!((a - b).abs() <= 2e-2 * size, "{name}, {rows} rows, gated {gated}: {a} {b}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn linear_agrees_for_every_format_norm_and_store() {
     let shapes =
         [(1, 1, 1), (1, 64, 48), (1, 130, 1000), (2, 33, 17), (5, 100, 70), (17, 256, 96), (40, 96, 272)];
@@ -332,7 +369,10 @@ fn a_long_past_is_read_whole_alone_and_among_many() {
                     "{name} rows kept"
                 );
             }
-            assert_eq!(got[0], got[1], "{name} {format:?}: neighbours change a row");
+            // A device reads in shorter parts when it has few rows.
+            let room = if exec.device().is_some() { 1e-5 } else { 0.0 };
+            let apart = got[0].iter().zip(&got[1]).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(apart <= room, "{name} {format:?}: neighbours change a row by {apart}");
             let row = qkv.row(slots - 1);
             for h in 0..heads {
                 let kv = h / (heads / kv_heads);

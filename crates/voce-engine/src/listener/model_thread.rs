@@ -29,6 +29,8 @@ const STEP_FRAMES: usize = 512;
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
+/// Values of mel rows that one thread normalises.
+const NORMALISED_ALONE: usize = 1 << 19;
 /// Mel rows of a step that keeps an offline model warm.
 const WARM_ROWS: usize = 64;
 
@@ -305,14 +307,14 @@ impl ModelThread {
             grow(&mut r.mel, rows, rows + planned.rows);
             let to = &mut r.mel.head_mut(rows + planned.rows)[rows * bins..];
             slot.inlet.take(to, planned.advance);
-            if model.normalize == MelNormalize::PerFeature {
-                normalise_per_feature(to, bins);
-            }
             if offline {
                 model.encoder.start(&mut r.state, i, slot.shape);
             }
             r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
             rows += planned.rows;
+        }
+        if model.normalize == MelNormalize::PerFeature {
+            normalise_spans(r.mel.head_mut(rows), &r.spans, bins);
         }
         did
     }
@@ -329,7 +331,7 @@ impl ModelThread {
                 Plan::Step(planned) => return Some(planned),
                 Plan::Snapshot => self.alone(r, i, |this, r| {
                     let Some(slot) = &r.slots[i] else { return };
-                    slot.answer_snapshot(&this.model, &mut this.exec, &r.state, i);
+                    slot.answer_snapshot(&this.model, &r.search, &mut this.exec, &r.state, i);
                 }),
                 Plan::Close => self.alone(r, i, |this, r| this.close_part(r, i)),
                 Plan::Abandoned => self.free(r, i, Err(EngineError::Abandoned)),
@@ -493,6 +495,28 @@ fn grow(buffer: &mut Buffer, used: usize, rows: usize) {
     let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
     larger.head_mut(used).copy_from_slice(buffer.head(used));
     *buffer = larger;
+}
+
+/// Normalises the rows of each span by themselves; many of them on several threads.
+fn normalise_spans(mut mel: &mut [f32], spans: &[FrameSpan], bins: usize) {
+    let mut parts = Vec::with_capacity(spans.len());
+    for span in spans {
+        let (part, rest) = mel.split_at_mut(span.rows * bins);
+        parts.push(part);
+        mel = rest;
+    }
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let values: usize = parts.iter().map(|p| p.len()).sum();
+    let threads = (values / NORMALISED_ALONE).clamp(1, all).min(parts.len().max(1));
+    let share = parts.len().div_ceil(threads).min(parts.len()).max(1);
+    std::thread::scope(|scope| {
+        let mut shares = parts.chunks_mut(share);
+        let own = shares.next();
+        for some in shares {
+            scope.spawn(move || some.iter_mut().for_each(|p| normalise_per_feature(p, bins)));
+        }
+        own.into_iter().flatten().for_each(|p| normalise_per_feature(p, bins));
+    });
 }
 
 /// The rows of the pieces under way, one after the other.

@@ -248,7 +248,14 @@ impl Slot {
     }
 
     /// Tells a sender the stream's state.
-    pub(super) fn answer_snapshot(&self, model: &Model, exec: &mut Exec, state: &EncoderState, i: usize) {
+    pub(super) fn answer_snapshot(
+        &self,
+        model: &Model,
+        search: &Search,
+        exec: &mut Exec,
+        state: &EncoderState,
+        i: usize,
+    ) {
         // The rows that wait have to be read before the mark is gone.
         let rows = self.inlet.rest();
         let Some(Mark::Snapshot { tail, samples, reply }) = self.inlet.pop_snapshot() else { return };
@@ -263,7 +270,7 @@ impl Slot {
             utterance: self.utterance.save(),
             joiner: self.joiner.clone(),
             encoder: if offline { Vec::new() } else { model.encoder.save(exec, state, i) },
-            search: self.search.as_ref().map(SearchState::to_bytes).unwrap_or_default(),
+            search: self.search.as_ref().map(|s| search.save(exec, s)).unwrap_or_default(),
         };
         // Nobody may wait for it any more.
         let _ = reply.try_send(Ok(saved.to_bytes(model.fingerprint)));

@@ -44,7 +44,7 @@ use pieces::TextPlan;
 use stream::Output;
 pub(crate) use trace::Tracer;
 
-/// Requests that wait for the model thread to take them.
+/// Requests that wait for the model thread to take them, unless it has more slots.
 const REQUESTS: usize = 64;
 /// Messages between the language model and the codec.
 const MESSAGES: usize = 64;
@@ -155,6 +155,8 @@ pub struct Speaker {
     source: Arc<dyn Weights>,
     encoder: Mutex<Option<Arc<VoiceEncoder>>>,
     requests: SyncSender<NewJob>,
+    /// Requests there is room for before they are taken.
+    room: usize,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     pulse: Arc<Pulse>,
@@ -246,7 +248,8 @@ impl Speaker {
         };
         let waker = Arc::new(Waker::default());
         let stop = Arc::new(AtomicBool::new(false));
-        let (requests, taken) = sync_channel(REQUESTS);
+        let room = REQUESTS.max(options.slots);
+        let (requests, taken) = sync_channel(room);
         let mut handles = Vec::new();
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
@@ -292,6 +295,7 @@ impl Speaker {
             source: loader.source(),
             encoder: Mutex::new(None),
             requests,
+            room,
             waker,
             stop,
             pulse,
@@ -368,7 +372,7 @@ impl Speaker {
             lockstep: request.lockstep,
         };
         self.requests.try_send(job).map_err(|e| match e {
-            TrySendError::Full(_) => EngineError::Busy(REQUESTS),
+            TrySendError::Full(_) => EngineError::Busy(self.room),
             TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
         })?;
         self.waker.wake();

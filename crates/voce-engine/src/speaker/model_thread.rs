@@ -20,6 +20,8 @@ use crate::fault::{FaultPoint, Faults};
 use crate::pulse::{Life, Pulse, Stage};
 use crate::wake::Waker;
 
+/// Prompts that begin between two frames on a device.
+const DEVICE_PROMPTS: usize = 16;
 /// Positions of a cache are a multiple of this, so that it seldom has to grow.
 const POSITION_STEP: usize = 128;
 
@@ -148,7 +150,9 @@ impl ModelThread {
         while !self.stop.load(Ordering::Relaxed) && !matches!(self.codec, Codec::Gone) {
             self.drop_cancelled(r);
             self.take_requests(r);
-            let admitted = self.admit(r);
+            // A prompt takes a GPU no longer than a frame of all streams: those that wait begin together.
+            let most = if self.exec.device().is_some() { DEVICE_PROMPTS } else { 1 };
+            let admitted = (0..most).take_while(|_| self.admit(r)).count() > 0;
             let stepped = self.step(r);
             let closed = self.close_finished(r);
             let decoded = match &mut self.codec {

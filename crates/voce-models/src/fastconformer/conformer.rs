@@ -43,7 +43,7 @@ impl FeedForward {
     fn run(&self, exec: &mut Exec, rows: usize, x: &mut Buffer, wide: &mut Buffer) {
         wide.shape(rows, self.up.matrix().outputs());
         let mut op = self.up.op(&*x, rows);
-        (op.norm, op.act) = (self.norm.norm(), Activation::Silu);
+        (op.norm, op.act, op.narrow) = (self.norm.norm(), Activation::Silu, true);
         exec.linear(&op, wide);
         let mut op = self.down.op(&*wide, rows);
         op.gate = Gate::Add;

@@ -28,6 +28,7 @@ pub use ctc::CtcHead;
 pub use encoder::{Encoder, EncoderState, StreamShape};
 pub use joint::{Joint, JointScratch};
 pub use names::canonical;
+pub(crate) use predictor::grow;
 pub use predictor::{Lanes, Moves, Predictor, PredictorScratch};
 pub use random::random_weights;
 pub use shapes::SHAPES;

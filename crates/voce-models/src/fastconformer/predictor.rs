@@ -11,6 +11,8 @@ pub struct Predictor {
     lstm: Lstm,
     project: Linear,
     blank: usize,
+    /// The row that stands for the start; none is zeros.
+    start: usize,
     hidden: usize,
     joint: usize,
 }
@@ -32,16 +34,33 @@ impl Lanes {
         &self.out
     }
 
-    /// Brings the first lanes to where [`Lanes::save`] can read them.
-    pub fn fetch(&mut self, exec: &mut Exec, lanes: usize) {
-        exec.fetch(&mut self.state, lanes);
-        exec.fetch(&mut self.out, lanes);
+    /// Makes room for more states; those that are there stay.
+    pub fn grow(&mut self, exec: &mut Exec, rows: usize) {
+        grow(exec, &mut self.state, rows);
+        grow(exec, &mut self.out, rows);
     }
 
-    /// Copies a lane to `to`: state, then output.
-    pub fn save(&self, lane: usize, to: &mut Vec<f32>) {
-        to.extend_from_slice(self.state.row(lane));
-        to.extend_from_slice(self.out.row(lane));
+    /// Appends some lanes to `to`: of each its state, then its output.
+    pub fn save(&self, exec: &mut Exec, lanes: &[usize], to: &mut Vec<f32>) {
+        let [state, out] = [&self.state, &self.out].map(|from| {
+            let mut rows = Buffer::new(lanes.len(), from.cols());
+            exec.gather_rows(from, lanes, 0, &mut rows);
+            exec.fetch(&mut rows, lanes.len());
+            rows
+        });
+        for i in 0..lanes.len() {
+            to.extend_from_slice(state.row(i));
+            to.extend_from_slice(out.row(i));
+        }
+    }
+
+    /// Copies lanes to others, all at once.
+    pub fn copy(&mut self, exec: &mut Exec, from: &[usize], to: &[usize]) {
+        for lanes in [&mut self.state, &mut self.out] {
+            let mut rows = Buffer::new(from.len(), lanes.cols());
+            exec.gather_rows(lanes, from, 0, &mut rows);
+            exec.scatter_rows(&rows, to, lanes);
+        }
     }
 
     /// Puts saved lanes back, one after the other in `from`; zeros are the state before the first label.
@@ -49,6 +68,16 @@ impl Lanes {
         let (width, all) = (self.state.cols(), self.state.cols() + self.out.cols());
         exec.set_row_parts(&mut self.state, lanes, from, all, 0);
         exec.set_row_parts(&mut self.out, lanes, from, all, width);
+    }
+}
+
+/// Makes room for more rows of a buffer; what the present ones hold stays, and new ones are zeros.
+pub(crate) fn grow(exec: &mut Exec, buffer: &mut Buffer, rows: usize) {
+    let before = buffer.rows();
+    if before < rows {
+        let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
+        exec.copy_head(buffer, 0, &mut larger, before);
+        *buffer = larger;
     }
 }
 
@@ -98,7 +127,7 @@ impl Predictor {
     ) -> Result<Self, WeightError> {
         let prediction = l.sub("decoder.prediction");
         let embed = prediction.sub("embed");
-        // The blank's row is zeros; some files leave it out.
+        // The blank's row stands for the start; files that leave it out mean zeros.
         let bare = embed.shape("weight").is_some_and(|s| s.first() == Some(&vocab));
         let rows = if bare { vocab } else { vocab + 1 };
         let hidden = config.hidden;
@@ -107,6 +136,7 @@ impl Predictor {
             lstm: Lstm::load(&prediction.sub("dec_rnn.lstm"), hidden, hidden, config.layers, formats.linear)?,
             project: Linear::load(&l.sub("joint.pred"), config.joint, hidden, formats.linear)?,
             blank: vocab,
+            start: if bare { usize::MAX } else { vocab },
             hidden,
             joint: config.joint,
         })
@@ -145,7 +175,7 @@ impl Predictor {
         scratch.labels.clear();
         scratch.labels.extend(moves.labels.iter().map(|&l| {
             let label = l as usize;
-            if label < self.blank { label } else { usize::MAX }
+            if label < self.blank { label } else { self.start }
         }));
         self.embedding.embed(exec, &scratch.labels, &mut scratch.x);
         self.lstm.step(exec, &scratch.x, &moves.from, &moves.to, &mut lanes.state, &mut scratch.lstm);

@@ -136,7 +136,7 @@ impl FlowHead {
                     eps: 1e-6,
                     modulation: Some(Modulation { shift: part(3 * i), scale: part(3 * i + 1) }),
                 };
-                op.act = Activation::Silu;
+                (op.act, op.narrow) = (Activation::Silu, true);
                 exec.linear(&op, &mut s.hidden);
                 let mut op = b.second.op(&s.hidden, rows);
                 op.gate = Gate::Gated(part(3 * i + 2));

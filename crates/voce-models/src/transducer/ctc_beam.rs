@@ -62,6 +62,8 @@ struct Growth {
 #[derive(Default)]
 pub(super) struct CtcScratch {
     best: Vec<Candidate>,
+    /// Candidates per row.
+    width: usize,
     log_sums: Vec<f32>,
     growths: Vec<Growth>,
     next: Vec<Prefix>,
@@ -106,10 +108,32 @@ impl CtcBeam {
     }
 }
 
-/// Takes some rows of logits.
+/// Candidates that a frame must have for a beam: new prefixes that can survive are as many as the beam has, past
+/// those that are there already, the blank and the last label.
+pub(super) fn candidates(options: &SearchOptions) -> usize {
+    2 * options.beam + 2
+}
+
+impl CtcScratch {
+    /// Finds the candidates of all frames.
+    pub(super) fn look(
+        &mut self,
+        exec: &mut Exec,
+        logits: &Buffer,
+        rows: usize,
+        classes: Range<usize>,
+        k: usize,
+    ) {
+        self.width = k;
+        self.best.resize(self.best.len().max(rows * k), Candidate::default());
+        self.log_sums.resize(self.log_sums.len().max(rows), 0.0);
+        exec.top_k(logits, rows, classes, k, &mut self.log_sums, &mut self.best);
+    }
+}
+
+/// Takes some rows of logits that were looked at.
 pub(super) fn step(
     state: &mut SearchState,
-    exec: &mut Exec,
     logits: &Buffer,
     rows: Range<usize>,
     blank: u32,
@@ -117,17 +141,11 @@ pub(super) fn step(
 ) {
     let SearchState { options, frames, stable, kind, .. } = state;
     let Kind::CtcBeam(beam) = kind else { return };
-    // New prefixes that can survive: as many as the beam has, past those that are there already, the blank
-    // and the last label.
-    let k = 2 * options.beam + 2;
-    s.best.resize(s.best.len().max(rows.end * k), Candidate::default());
-    s.log_sums.resize(s.log_sums.len().max(rows.end), 0.0);
-    exec.top_k(logits, rows.end, 0..blank as usize + 1, k, &mut s.log_sums, &mut s.best);
     for r in rows {
         let row = &logits.row(r)[..=blank as usize];
         // A frame without a number says nothing.
-        if s.best[r * k].index != u32::MAX {
-            beam.frame(options, stable, row, r, k, *frames, s);
+        if s.best[r * s.width].index != u32::MAX {
+            beam.frame(options, stable, row, r, *frames, s);
         }
         *frames += 1;
         if beam.tree.nodes.len() > TIDY {
@@ -138,14 +156,12 @@ pub(super) fn step(
 }
 
 impl CtcBeam {
-    #[allow(clippy::too_many_arguments)] // of one caller
     fn frame(
         &mut self,
         options: &SearchOptions,
         stable: &[Token],
         row: &[f32],
         r: usize,
-        k: usize,
         frame: usize,
         s: &mut CtcScratch,
     ) {
@@ -198,7 +214,7 @@ impl CtcBeam {
                     add(label as u32, f64::from(bonus));
                 }
             } else {
-                for c in &s.best[r * k..(r + 1) * k] {
+                for c in &s.best[r * s.width..][..candidates(options)] {
                     if c.index != u32::MAX && c.index as usize != blank {
                         add(c.index, 0.0);
                     }

@@ -22,10 +22,10 @@ impl CtcGreedy {
     }
 }
 
-/// Takes the frames from row `first` on, whose choices are given.
+/// Takes the frames from row `first` on, whose choices are given; logits are there where an option needs them.
 pub(super) fn step(
     state: &mut SearchState,
-    logits: &Buffer,
+    logits: Option<&Buffer>,
     first: usize,
     choices: &[Choice],
     blank: u32,
@@ -40,13 +40,13 @@ pub(super) fn step(
         if c.index == blank || before == Some(c.index) || c.logit == f32::NEG_INFINITY {
             continue;
         }
-        let row = logits.row(first + r);
+        let row = logits.map_or(&[][..], |l| l.row(first + r));
         let id = super::greedy::prefer(options, ctc.fusion, row, blank as usize, c.index, biased);
         if super::greedy::repeats_too_often(options, stable, id) {
             continue;
         }
         ctc.fusion = options.fusion_step(ctc.fusion, id).0;
-        let log_prob = row[id as usize] - c.log_sum;
+        let log_prob = if id == c.index { c.log_prob() } else { row[id as usize] - c.log_sum };
         let confidence = super::greedy::sureness(options, c, id, row, blank as usize);
         ctc.score += f64::from(log_prob);
         stable.push(Token { id, frame, duration: 1, log_prob, confidence });

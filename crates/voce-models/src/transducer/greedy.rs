@@ -5,18 +5,23 @@ use voce_runtime::{AddReluOp, Buffer, Choice, Confidence, Exec, Span};
 
 use super::decoder::Transducer;
 use super::fusion::FusionState;
-use super::search::Search;
+use super::search::{Search, padded};
 use super::state::{Greedy, Kind, SearchState};
 use super::{SearchOptions, Token};
 
 /// Rows of the joint that a few streams fill by looking ahead, on trust that the next frames are blanks.
 const LOOK_ROWS: usize = 16;
+/// On a device a wait costs more than rows: every stream looks ahead so far, as long as there are not too many rows.
+const DEVICE_AHEAD: usize = 8;
+const DEVICE_ROWS: usize = 8192;
 
 /// A stream within a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Its state.
     index: usize,
+    /// Its predictor's lane.
+    lane: usize,
     /// Its first row of the frames.
     first: usize,
     /// Rows it has.
@@ -35,9 +40,6 @@ pub(super) struct GreedyScratch {
     next: Vec<usize>,
     found: Vec<usize>,
     looks: Vec<usize>,
-    /// Lanes that are put back, and what they held.
-    kept: Vec<usize>,
-    saved: Vec<f32>,
     /// Whether a stream of the step needs all logits and not only the best.
     wants_logits: bool,
 }
@@ -104,12 +106,16 @@ impl Search {
     ) {
         let mut s = std::mem::take(&mut self.greedy);
         s.runs.clear();
+        s.wants_logits = false;
         self.moves.clear();
         let mut first = 0;
         for (index, (state, span)) in states.iter_mut().zip(spans).enumerate() {
             let state = state.as_mut();
-            if let Kind::Greedy(g) = &state.kind {
-                s.runs.push(Run { index, first, rows: span.rows, at: g.carry, symbols: 0 });
+            if let Kind::Greedy(g) = &mut state.kind {
+                s.wants_logits |= state.options.fuses() || state.options.confidence != Confidence::MaxProb;
+                self.lodge(t, &mut g.place, 1);
+                let lane = g.place.lanes(&self.bank)[0];
+                s.runs.push(Run { index, lane, first, rows: span.rows, at: g.carry, symbols: 0 });
             }
             first += span.rows;
         }
@@ -117,25 +123,7 @@ impl Search {
             self.greedy = s;
             return;
         }
-        self.reserve_lanes(t, s.runs.len());
-        s.kept.clear();
-        s.saved.clear();
-        s.wants_logits = false;
-        for (lane, run) in s.runs.iter().enumerate() {
-            let state = states[run.index].as_mut();
-            let Kind::Greedy(g) = &state.kind else { continue };
-            s.wants_logits |= state.options.fuses() || state.options.confidence != Confidence::MaxProb;
-            s.kept.push(lane);
-            if g.lane.is_empty() {
-                s.saved.resize(s.saved.len() + t.predictor.lane_width(), 0.0);
-                self.moves.push(self.blank, lane, lane);
-            } else {
-                s.saved.extend_from_slice(&g.lane);
-            }
-        }
-        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
-        lanes.restore(exec, &s.kept, &s.saved);
-        self.predict(exec, t);
+        self.settle_lanes(exec, t);
         s.searching.clear();
         s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].at < s.runs[i].rows));
         while !s.searching.is_empty() {
@@ -148,15 +136,11 @@ impl Search {
             self.predict(exec, t);
             s.searching.extend(s.found.iter().copied().filter(|&i| s.runs[i].at < s.runs[i].rows));
         }
-        let lanes = self.lanes.as_mut().expect("a transducer has lanes");
-        lanes.fetch(exec, s.runs.len());
-        for (lane, run) in s.runs.iter().enumerate() {
+        for run in &s.runs {
             let state = states[run.index].as_mut();
             state.frames += run.rows;
             if let Kind::Greedy(g) = &mut state.kind {
                 g.carry = run.at - run.rows;
-                g.lane.clear();
-                lanes.save(lane, &mut g.lane);
             }
         }
         self.greedy = s;
@@ -165,29 +149,33 @@ impl Search {
     /// Runs the joint for the next frames of every searching stream.
     fn look(&mut self, exec: &mut Exec, t: &Transducer, frames: &Buffer, s: &mut GreedyScratch) {
         // A blank of a TDT model says itself how far to go: there is no looking ahead.
-        let depth = if t.durations.is_empty() { (LOOK_ROWS / s.searching.len()).max(1) } else { 1 };
+        let streams = s.searching.len();
+        let ahead = if exec.device().is_some() { DEVICE_AHEAD.min(DEVICE_ROWS / streams) } else { 1 };
+        let depth = if t.durations.is_empty() { (LOOK_ROWS / streams).max(ahead).max(1) } else { 1 };
         self.pairs.clear();
         s.looks.clear();
         for &i in &s.searching {
             let run = s.runs[i];
             let looks = depth.min(run.rows - run.at);
             for j in 0..looks {
-                self.pairs.push(run.first + run.at + j, i);
+                self.pairs.push(run.first + run.at + j, run.lane);
             }
             s.looks.push(looks);
         }
-        let rows = self.pairs.frames.len();
+        let rows = padded(exec, self.pairs.frames.len());
+        self.pairs.pad(rows);
         let lanes = self.lanes.as_ref().expect("a transducer has lanes");
         let joint = self.joint.as_mut().expect("a transducer has a joint");
         let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
         t.joint.run(exec, &AddReluOp { a: frames, a_rows, b: lanes.out(), b_rows }, joint);
         self.choices.resize(rows.max(self.choices.len()), Choice::default());
         let labels = self.blank as usize;
-        exec.choose(&joint.logits, rows, 0..labels + 1, Confidence::MaxProb, &mut self.choices);
+        let columns = [0..labels + 1, labels + 1..t.joint.classes()];
         if !t.durations.is_empty() {
             self.durations.resize(rows.max(self.durations.len()), 0);
-            exec.argmax(&joint.logits, rows, labels + 1..t.joint.classes(), &mut self.durations);
         }
+        let (choices, durations) = (&mut self.choices, &mut self.durations);
+        exec.choose_pair(&joint.logits, rows, columns, Confidence::MaxProb, choices, durations);
         if s.wants_logits {
             exec.fetch(&mut joint.logits, rows);
         }
@@ -236,7 +224,7 @@ impl Search {
                 Some(token) => {
                     stable.push(token);
                     g.accept(options, &token);
-                    self.moves.push(token.id, i, i);
+                    self.moves.push(token.id, run.lane, run.lane);
                     s.found.push(i);
                 }
                 None if run.at < run.rows => s.next.push(i),

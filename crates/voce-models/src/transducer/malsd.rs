@@ -25,13 +25,24 @@ pub(super) struct Looked<'a> {
     /// The best classes, best first, as log-probabilities.
     pub best: &'a [Candidate],
     pub log_sum: f32,
+    pub blank_logit: f32,
+    /// Logits of durations.
+    pub durations: &'a [f32],
+    /// All logits, where labels are chosen among all.
     pub logits: &'a [f32],
     pub blank: usize,
 }
 
 impl Looked<'_> {
     pub(super) fn log_prob(&self, label: usize) -> f32 {
-        let v = self.logits[label] - self.log_sum;
+        let logit = if label == self.blank {
+            self.blank_logit
+        } else if let Some(logit) = self.logits.get(label) {
+            *logit
+        } else {
+            self.best.iter().find(|c| c.index as usize == label).map_or(f32::NEG_INFINITY, |c| c.logit)
+        };
+        let v = logit - self.log_sum;
         if v.is_nan() { f32::NEG_INFINITY } else { v }
     }
 }
@@ -63,7 +74,7 @@ pub(super) fn extend(
     }
     let forced_blank = weigh(options, h, &z, labels, biased);
     let mut durations = [0f32; MAX_DURATIONS];
-    let durations = log_softmax(&z.logits[z.blank + 1..], &mut durations);
+    let durations = log_softmax(z.durations, &mut durations);
     let force = h.symbols >= options.max_symbols.unwrap_or(t.max_symbols);
     if durations.is_empty() {
         if force {

@@ -2,10 +2,12 @@
 //! many streams at once.
 //!
 //! A [`Decoder`] is the weights, a [`SearchState`] what a stream knows (a value that the session owns), a
-//! [`Search`] the scratch that steps many streams together: their predictors and joints run as batches. What
-//! a stream gives never depends on which others run beside it, nor on how its frames are cut into steps.
+//! [`Search`] what steps many streams together: their predictors and joints run as batches, and what predictors
+//! know stays with it, on its device. What a stream gives never depends on which others run beside it, nor on how
+//! its frames are cut into steps.
 
 mod arpa;
+mod bank;
 mod beam;
 mod boost;
 mod ctc_beam;
@@ -18,6 +20,7 @@ mod malsd;
 mod modified_beam;
 mod ngram;
 mod options;
+mod prune;
 mod search;
 mod snapshot;
 mod state;

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use voce_runtime::{Buffer, Exec};
+
+use super::bank::Place;
 use super::ctc_beam::Prefix;
 use super::fusion::FusionState;
 use super::hypothesis::{Hyp, Node, ROOT};
-use super::state::{Kind, SearchState};
-use super::{Decoder, SearchError, SearchOptions, Token};
+use super::state::{Beam, Kind, SearchState};
+use super::{Decoder, Search, SearchError, SearchOptions, Token};
 
 /// First bytes of a snapshot; the last is the version.
 const MAGIC: [u8; 8] = *b"vocesea1";
@@ -28,32 +31,43 @@ use SearchSnapshotError::Unfit;
 
 type Result<T> = std::result::Result<T, SearchSnapshotError>;
 
-impl SearchState {
-    /// The state as bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
+impl Search {
+    /// A stream of this search as bytes, for [`SearchState::from_bytes`].
+    pub fn save(&self, exec: &mut Exec, state: &SearchState) -> Vec<u8> {
         let mut w = Writer(MAGIC.to_vec());
-        w.number(self.kind.tag());
-        w.number(self.options.beam);
-        w.number(self.frames);
-        w.number(self.begin);
-        w.number(self.taken);
-        w.tokens(self.stable.iter());
-        match &self.kind {
+        w.number(state.kind.tag());
+        w.number(state.options.beam);
+        w.number(state.frames);
+        w.number(state.begin);
+        w.number(state.taken);
+        w.tokens(state.stable.iter());
+        match &state.kind {
             Kind::Greedy(g) => {
-                w.floats(&g.lane);
+                w.floats(&self.values(exec, &g.place, &[0]));
                 w.number(g.carry);
                 w.fusion(g.fusion);
                 w.double(g.score);
             }
             Kind::Beam(b) => {
-                w.floats(&b.lanes);
-                w.floats(&b.backlog);
+                // Lanes in the order in which hypotheses first have them.
+                let mut used = Vec::new();
+                b.hyps.iter().for_each(|h| {
+                    if !used.contains(&h.lane) {
+                        used.push(h.lane);
+                    }
+                });
+                w.floats(&self.values(exec, &b.place, &used));
+                w.floats(&self.backlog(exec, b, state.frames));
                 w.nodes(&b.tree.nodes);
                 w.number(b.hyps.len());
                 for h in &b.hyps {
+                    let lane = match &b.place {
+                        Place::Lanes(_) => used.iter().position(|&u| u == h.lane).unwrap_or(0),
+                        Place::Nowhere | Place::Saved(_) => h.lane,
+                    };
                     w.double(h.score);
                     w.number(h.node as usize);
-                    [h.len, h.hash as usize, h.time, h.symbols, h.lane].into_iter().for_each(|v| w.number(v));
+                    [h.len, h.hash as usize, h.time, h.symbols, lane].into_iter().for_each(|v| w.number(v));
                     w.fusion(h.fusion);
                 }
             }
@@ -76,7 +90,37 @@ impl SearchState {
         w.0
     }
 
-    /// A state from [`SearchState::to_bytes`], for the same model and options of the same shape.
+    /// The values of lanes: all that are saved, or some of those that the search has.
+    fn values(&self, exec: &mut Exec, place: &Place, some: &[usize]) -> Vec<f32> {
+        match (place, &self.lanes) {
+            (Place::Saved(values), _) => values.clone(),
+            (Place::Lanes(rows), Some(lanes)) => {
+                let rows = rows.of(&self.bank);
+                let mut values = Vec::new();
+                lanes.save(exec, &some.iter().map(|&i| rows[i]).collect::<Vec<_>>(), &mut values);
+                values
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The frames that a beam has still to pass.
+    fn backlog(&self, exec: &mut Exec, beam: &Beam, end: usize) -> Vec<f32> {
+        if !beam.saved.is_empty() {
+            return beam.saved.clone();
+        }
+        let rows: Vec<usize> =
+            beam.frames.iter().flat_map(|rows| rows.of(&self.frame_bank)).copied().collect();
+        let needed = &rows[rows.len() - beam.needed(end).min(rows.len())..];
+        let mut values = Buffer::new(needed.len(), self.frames.cols());
+        exec.gather_rows(&self.frames, needed, 0, &mut values);
+        exec.fetch(&mut values, needed.len());
+        values.head(needed.len()).to_vec()
+    }
+}
+
+impl SearchState {
+    /// A state from [`Search::save`], for the same model and options of the same shape.
     pub fn from_bytes(bytes: &[u8], decoder: &Decoder, options: &SearchOptions) -> Result<Self> {
         let mut state = SearchState::new(decoder, options)?;
         let mut r = Reader { left: bytes, fusion: options.fusion_states(), vocab: decoder.vocab() };
@@ -95,21 +139,24 @@ impl SearchState {
         let (lane, width) = (decoder.lane_width(), decoder.frame_width());
         match &mut state.kind {
             Kind::Greedy(g) => {
-                g.lane = r.floats()?;
+                let values = r.floats()?;
                 g.carry = r.position()?;
                 g.fusion = r.fusion()?;
                 g.score = r.double()?;
-                if !g.lane.is_empty() && g.lane.len() != lane {
-                    return Err(Unfit("another predictor"));
+                if !values.is_empty() {
+                    if values.len() != lane {
+                        return Err(Unfit("another predictor"));
+                    }
+                    g.place = Place::Saved(values);
                 }
             }
             Kind::Beam(b) => {
-                b.lanes = r.floats()?;
-                b.backlog = r.floats()?;
+                let values = r.floats()?;
+                b.saved = r.floats()?;
                 b.tree.nodes = r.nodes()?;
-                let held = b.backlog.len() / width;
-                let fits = b.lanes.len() % lane == 0 && b.backlog.len() % width == 0;
-                if !fits || held > state.frames {
+                let (lanes, held) = (values.len() / lane, b.saved.len() / width);
+                let fits = values.len() == lanes * lane && b.saved.len() == held * width;
+                if !fits || lanes > options.beam || held > state.frames {
                     return Err(Unfit("another predictor or joint"));
                 }
                 let nodes = b.tree.nodes.len();
@@ -125,13 +172,13 @@ impl SearchState {
                         fusion: r.fusion()?,
                     };
                     let other = |o: &Hyp| o.lane == h.lane && (o.hash, o.len) != (h.hash, h.len);
-                    if h.lane >= b.lanes.len() / lane
-                        || h.time < state.frames - held
-                        || b.hyps.iter().any(other)
-                    {
+                    if h.lane >= lanes || h.time < state.frames - held || b.hyps.iter().any(other) {
                         return Err(Unfit("a hypothesis without its state"));
                     }
                     b.hyps.push(h);
+                }
+                if !b.hyps.is_empty() {
+                    b.place = Place::Saved(values);
                 }
             }
             Kind::Ctc(c) => {

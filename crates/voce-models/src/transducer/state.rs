@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use super::bank::{Place, Rows};
 use super::ctc_beam::CtcBeam;
 use super::ctc_greedy::CtcGreedy;
 use super::decoder::{Decoder, DecoderHead};
 use super::fusion::FusionState;
 use super::hypothesis::{Hyp, ROOT, Tree};
+use super::prune::Held;
 use super::{Hypothesis, Method, SearchError, SearchOptions, Token};
 
-/// A stream's search.
+/// A stream's search. What its predictors know is with the [`Search`](super::Search) that steps it; a copy shares
+/// that until one of the two is stepped.
 #[derive(Clone, Debug)]
 pub struct SearchState {
     pub(super) options: Arc<SearchOptions>,
@@ -35,8 +38,8 @@ pub(super) enum Kind {
 /// A transducer's greedy search.
 #[derive(Clone, Debug)]
 pub(super) struct Greedy {
-    /// The predictor's lane; empty before the first frame.
-    pub lane: Vec<f32>,
+    /// The predictor's lane.
+    pub place: Place,
     /// Frames of the next step that a duration has already passed.
     pub carry: usize,
     pub fusion: FusionState,
@@ -49,11 +52,15 @@ pub(super) struct Greedy {
 pub(super) struct Beam {
     /// Best first; empty before the first frame.
     pub hyps: Vec<Hyp>,
-    /// Predictors' lanes, one after the other.
-    pub lanes: Vec<f32>,
+    /// The predictors' lanes: some per hypothesis, which has the number of its own among them.
+    pub place: Place,
+    /// What each of the lanes holds.
+    pub held: Vec<Held>,
     pub tree: Tree,
-    /// Frames that hypotheses have not passed yet, from `frames - backlog rows` on.
-    pub backlog: Vec<f32>,
+    /// Frames that hypotheses have not passed yet, up to the last: those of a snapshot, until the next step.
+    pub saved: Vec<f32>,
+    /// And those that the search has.
+    pub frames: Vec<Arc<Rows>>,
 }
 
 impl SearchState {
@@ -178,16 +185,18 @@ impl Kind {
             DecoderHead::Ctc(_) if greedy => Kind::Ctc(CtcGreedy::new(options)),
             DecoderHead::Ctc(_) => Kind::CtcBeam(CtcBeam::new(options)),
             DecoderHead::Transducer(_) if greedy => Kind::Greedy(Greedy {
-                lane: Vec::new(),
+                place: Place::Nowhere,
                 carry: 0,
                 fusion: options.fusion_start(),
                 score: 0.0,
             }),
             DecoderHead::Transducer(_) => Kind::Beam(Beam {
                 hyps: Vec::new(),
-                lanes: Vec::new(),
+                place: Place::Nowhere,
+                held: Vec::new(),
                 tree: Tree::default(),
-                backlog: Vec::new(),
+                saved: Vec::new(),
+                frames: Vec::new(),
             }),
         }
     }

@@ -12,12 +12,13 @@ const TILE_QUERIES: usize = 16;
 const DECODE_THREADS: u32 = 128;
 /// Threads of a tile's block.
 const TILE_THREADS: u32 = 256;
-/// Positions that a block of the kernel for single rows reads at once.
-const PART: usize = 256;
+/// Positions that a block of the kernel for single rows reads at once: where reading is split, and where it is not.
+const SHORT_PART: usize = 64;
+const LONG_PART: usize = 256;
 /// Query heads of a key head up to which a single row goes to that kernel.
 const DECODE_QUERIES: usize = 4;
 /// Blocks per multiprocessor from which reading is not split further.
-const BLOCKS: usize = 4;
+const BLOCKS: usize = 2;
 /// Shared memory that a tile's block should not exceed, so that two fit.
 const SHARED: usize = 112 << 10;
 
@@ -157,7 +158,7 @@ impl Cuda {
         let queries = if group == 1 { 1 } else { DECODE_QUERIES };
         if count > 0 && blocks < BLOCKS * self.device().info().processors as usize {
             // As a power of two, so that few different launches come.
-            let splits = longest.div_ceil(PART).next_power_of_two();
+            let splits = longest.div_ceil(SHORT_PART).next_power_of_two();
             if splits > 1 {
                 let device = self.queue.device.clone();
                 let record = queries * (spec.width() + 2) * 4;
@@ -176,7 +177,7 @@ impl Cuda {
                 (KvFormat::Bf16, _) => program::DECODE_GROUP_BF16,
             };
             let own = 2 * spec.width() * spec.value_bytes();
-            let shared = (queries * (6 * spec.width() + PART) * 4 + own) as u32;
+            let shared = (queries * (6 * spec.width() + LONG_PART) * 4 + own) as u32;
             let shape = Shape { grid: [blocks as u32, args.splits, 1], block: DECODE_THREADS, shared };
             self.queue.launch(kernel, shape, &args);
         }

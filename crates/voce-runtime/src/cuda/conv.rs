@@ -25,6 +25,10 @@ struct TapsArgs {
     pad: u32,
 }
 
+/// Taps up to which a row's values are all asked for at once, and bins that a thread takes: as in `conv.cu`.
+const DEPTHWISE_TAPS: u32 = 9;
+const SUBSAMPLE_BINS: usize = 8;
+
 /// Arguments of `conv_operand`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -185,7 +189,8 @@ impl Cuda {
             if few {
                 self.few_rows(op.w, NormArgs::default(), operand, k_stride, count, store);
             } else {
-                self.product(op.w, Rows { a: operand, stride: k_stride, scales: 0 }, count, store);
+                let rows = Rows { a: operand, stride: k_stride, scales: 0 };
+                self.product(op.w, rows, count, store, false);
             }
             store.out += (count * out_stride * 4) as u64;
         }
@@ -241,7 +246,11 @@ impl Cuda {
             out_stride,
         };
         let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        self.queue.launch(program::DEPTHWISE, shape, &args);
+        let fours =
+            stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && out_stride.is_multiple_of(4);
+        let kernel =
+            if fours && args.taps <= DEPTHWISE_TAPS { program::DEPTHWISE4 } else { program::DEPTHWISE };
+        self.queue.launch(kernel, shape, &args);
     }
 
     /// `made` time rows come out of it.
@@ -257,7 +266,9 @@ impl Cuda {
         let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
         let stream = self.time_streams(op, state);
         let (lanes, rows) = (lanes(channels.div_ceil(4)), made * spec.out_bins());
-        let row_blocks = row_blocks(rows, lanes);
+        let fours = channels.is_multiple_of(4) && channels <= 4 * lanes as usize;
+        let tiles = if fours { made * spec.out_bins().div_ceil(SUBSAMPLE_BINS) } else { rows };
+        let row_blocks = row_blocks(tiles, lanes);
         let args = SubsampleArgs {
             stream,
             kernel,
@@ -275,6 +286,7 @@ impl Cuda {
             pad: 0,
         };
         let shape = Shape { grid: [row_blocks + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        self.queue.launch(program::SUBSAMPLE, shape, &args);
+        let kernel = if fours { program::SUBSAMPLE4 } else { program::SUBSAMPLE };
+        self.queue.launch(kernel, shape, &args);
     }
 }

@@ -35,8 +35,12 @@ pub(crate) struct Product {
     pub a_stride: u32,
     pub w_stride: u32,
     pub out_stride: u32,
+    /// Added to each row, in f32; 0 for none.
+    pub bias: Address,
     /// Adds to what `out` holds.
     pub accumulate: bool,
+    /// `out` is bf16; of bf16 products alone.
+    pub narrow: bool,
 }
 
 /// The shape of a launch.

@@ -31,7 +31,10 @@ fn entries() -> String {
         "extern \"C\" int voce_emulate(const char* name, const unsigned* grid, unsigned block, unsigned shared, const void* args) {\n  dim3 g{grid[0], grid[1], grid[2]}, b{block, 1, 1};\n",
     );
     for (_, source) in program::SOURCES {
-        for line in source.lines().filter_map(|l| l.strip_prefix("KERNEL(")) {
+        for line in source
+            .lines()
+            .filter_map(|l| l.strip_prefix("KERNEL(").or_else(|| l.strip_prefix("KERNEL_AHEAD(")))
+        {
             let mut parts = line.split(',').map(str::trim);
             if let (Some(name), Some(args)) = (parts.next(), parts.next()) {
                 let _ = writeln!(
@@ -120,17 +123,22 @@ impl Emulator {
                     let sum = |a_at: &dyn Fn(usize) -> f64, w_at: &dyn Fn(usize) -> f64| {
                         (0..p.k as usize).map(|k| a_at(a + k) * w_at(w + k)).sum::<f64>()
                     };
+                    let bias = if p.bias == 0 { 0.0 } else { *(p.bias as *const f32).add(j) };
                     match p.kind {
                         ProductKind::F32 | ProductKind::Tf32 => {
                             let (x, y, o) = (p.a as *const f32, p.w as *const f32, p.out as *mut f32);
-                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as f32;
+                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as f32 + bias;
                             *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
                         }
                         ProductKind::Bf16 => {
                             let (x, y, o) = (p.a as *const u16, p.w as *const u16, p.out as *mut f32);
                             let wide = |v: u16| f32::from_bits((v as u32) << 16) as f64;
-                            let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32;
-                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                            let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32 + bias;
+                            if p.narrow {
+                                *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
+                            } else {
+                                *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                            }
                         }
                         ProductKind::Int8 => {
                             let (x, y, o) = (p.a as *const i8, p.w as *const i8, p.out as *mut i32);

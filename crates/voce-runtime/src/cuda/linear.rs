@@ -3,7 +3,7 @@
 use super::driver::{Address, Product, ProductKind, Shape};
 use super::queue::Args;
 use super::{Cuda, program, reserve};
-use crate::exec::{Buffer, Gate, LinearOp, Norm};
+use crate::exec::{Buffer, Gate, LinearOp, Norm, Pending};
 use crate::matrix::Format;
 use crate::simd::Activation;
 
@@ -11,12 +11,18 @@ use crate::simd::Activation;
 const FEW_ROWS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 256;
+/// Blocks of the one kernel per multiprocessor.
+const FEW_BLOCKS: u32 = 4;
 /// Outputs per block of the one kernel: a warp each.
 const WARPS: u32 = THREADS / 32;
 /// Alignment that the library's products count on.
 const ALIGNED: u64 = 256;
 /// Blocks along rows of point-wise kernels, which then take several each.
 const MAX_ROW_BLOCKS: usize = 32_768;
+
+/// Norms whose numbers take sums over a row: as in `common.cuh`.
+const NORM_LAYER: u32 = 2;
+const NORM_RMS: u32 = 3;
 
 /// The device's form of a norm: see `common.cuh`.
 #[derive(Clone, Copy, Default)]
@@ -37,7 +43,7 @@ pub(crate) struct NormArgs {
 impl NormArgs {
     /// A layer norm with constants.
     pub(super) fn layer(weight: Address, bias: Address, eps: f32) -> Self {
-        Self { kind: 2, weight, bias, eps, ..Self::default() }
+        Self { kind: NORM_LAYER, weight, bias, eps, ..Self::default() }
     }
 }
 
@@ -99,6 +105,23 @@ pub(crate) struct LinearArgs {
     pad: u32,
 }
 
+/// Arguments of `narrow_rows` and `norm_narrow_*`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct NarrowArgs {
+    norm: NormArgs,
+    x: Address,
+    out: Address,
+    x_stride: u32,
+    k: u32,
+    out_stride: u32,
+    rows: u32,
+    narrow: u32,
+    pad: u32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for NarrowArgs {}
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for PrepareArgs {}
 // SAFETY: as above.
@@ -136,6 +159,19 @@ fn value(format: Format) -> usize {
     }
 }
 
+/// Rows that a product begins with: f32, or bf16 that was kept for it.
+#[derive(Clone, Copy)]
+struct Source {
+    x: Address,
+    stride: u32,
+    narrow: bool,
+}
+
+/// Four-value pieces that each lane of a warp has of a row it holds: as many as a kernel is made for.
+pub(super) fn row_pieces(k: usize) -> usize {
+    if k.is_multiple_of(4) { k.div_ceil(128).next_power_of_two().max(4) } else { usize::MAX }
+}
+
 /// Prepared rows of a product: where they are and, for int8, their scales.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
@@ -159,7 +195,7 @@ impl Cuda {
                 args
             }
             Norm::Rms { weight, eps } => {
-                NormArgs { kind: 3, eps: *eps, weight: self.constant(weight), ..NormArgs::default() }
+                NormArgs { kind: NORM_RMS, eps: *eps, weight: self.constant(weight), ..NormArgs::default() }
             }
         }
     }
@@ -168,14 +204,26 @@ impl Cuda {
         let (rows, w) = (op.rows, op.w);
         let device = w.device.as_ref().expect("weights are on the device");
         let out_stride = out.cols() as u32;
-        let x = self.view(&op.x);
-        let norm = self.norm(&op.norm);
+        let pending = *op.x.buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
+        let (x, norm) = match pending {
+            None => (self.view(&op.x), self.norm(&op.norm)),
+            Some(Pending { act, bias }) => {
+                let x = self.place(op.x.buffer) + 2 * op.x.cols.start as u64;
+                let plain = act == 0 && bias == 0;
+                let norm = match op.norm {
+                    Norm::None => NormArgs { kind: 1, act, bias, ..NormArgs::default() },
+                    Norm::Activation(_) | Norm::SwiGlu if plain => self.norm(&op.norm),
+                    _ => panic!("an activation that is pending comes alone"),
+                };
+                (x, norm)
+            }
+        };
         let (gate, gate_stride, how) = match &op.gate {
             Gate::Set => (0, 0, 0),
             Gate::Add => (0, 0, 1),
             Gate::Gated(v) => (self.view(v), v.stride() as u32, 2),
         };
-        let store = StoreArgs {
+        let mut store = StoreArgs {
             out: self.write(out),
             bias: self.optional(op.bias),
             gate,
@@ -185,16 +233,23 @@ impl Cuda {
             store: how,
         };
         let x_stride = op.x.stride() as u32;
-        if self.is_few(w, rows) {
+        if pending.is_none() && self.is_few(w, rows) {
             return self.few_rows(w, norm, x, op.x.stride(), rows, store);
         }
         let plain = matches!(op.norm, Norm::None) && w.format == Format::F32;
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
             Rows { a: x, stride: op.x.stride(), scales: 0 }
         } else {
-            self.prepare(norm, x, x_stride, rows, w.k, device.stride, w.format)
+            let from = Source { x, stride: x_stride, narrow: pending.is_some() };
+            self.prepare(norm, from, rows, w.k, device.stride, w.format)
         };
-        self.product(w, prepared, rows, store);
+        let narrow = op.narrow && how == 0 && w.format == Format::Bf16 && out_stride.is_multiple_of(8);
+        if narrow {
+            let left = Pending { act: store.act, bias: store.bias };
+            (store.act, store.bias) = (0, 0);
+            *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(left);
+        }
+        self.product(w, prepared, rows, store, narrow);
     }
 
     /// Whether a product of so many rows is one kernel: few of them, and they fit into shared memory.
@@ -233,17 +288,18 @@ impl Cuda {
         };
         // A launch has rows of one power of two: the kernel rounds up.
         let shared = (rows.next_power_of_two() * device.stride * 4) as u32;
-        let shape = Shape { grid: [(w.n as u32).div_ceil(WARPS), 1, 1], block: THREADS, shared };
+        // Enough blocks to fill the device; each takes several outputs when there are more.
+        let most = FEW_BLOCKS * self.device().info().processors;
+        let grid = [(w.n as u32).div_ceil(WARPS).min(most), 1, 1];
+        let shape = Shape { grid, block: THREADS, shared };
         self.queue.launch(kernel, shape, &args);
     }
 
     /// Norms rows and puts them into the format that a product takes.
-    #[allow(clippy::too_many_arguments)] // one call site
     fn prepare(
         &mut self,
         norm: NormArgs,
-        x: Address,
-        x_stride: u32,
+        from: Source,
         rows: usize,
         k: usize,
         stride: usize,
@@ -251,6 +307,41 @@ impl Cuda {
     ) -> Rows {
         let device = self.queue.device.clone();
         let a = reserve(&device, &mut self.scratch.operand, rows * stride * value(format));
+        let Source { x, stride: x_stride, narrow } = from;
+        let whole = k == stride && x_stride.is_multiple_of(8) && x.is_multiple_of(16);
+        if format == Format::Bf16 && whole {
+            let sums = matches!(norm.kind, NORM_LAYER | NORM_RMS);
+            let pieces = row_pieces(k);
+            let kernel = match pieces {
+                _ if !sums => Some(program::NARROW_ROWS),
+                4 => Some(program::NORM_NARROW_4),
+                8 => Some(program::NORM_NARROW_8),
+                16 => Some(program::NORM_NARROW_16),
+                _ => None,
+            };
+            if let Some(kernel) = kernel {
+                let args = NarrowArgs {
+                    norm,
+                    x,
+                    out: a,
+                    x_stride,
+                    k: k as u32,
+                    out_stride: stride as u32,
+                    rows: rows as u32,
+                    narrow: u32::from(narrow),
+                    pad: 0,
+                };
+                let blocks = if sums {
+                    rows.div_ceil(WARPS as usize)
+                } else {
+                    (rows * stride / 8).div_ceil(THREADS as usize)
+                };
+                let shape = Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 };
+                self.queue.launch(kernel, shape, &args);
+                return Rows { a, stride, scales: 0 };
+            }
+        }
+        assert!(!narrow, "what is kept for products is read by them whole");
         let scales = reserve(&device, &mut self.scratch.scales, rows * 4);
         let args = PrepareArgs {
             norm,
@@ -268,7 +359,14 @@ impl Cuda {
     }
 
     /// The library's product of prepared rows, to its place: straight there when nothing follows it.
-    pub(super) fn product(&mut self, w: &crate::Matrix, rows: Rows, count: usize, store: StoreArgs) {
+    pub(super) fn product(
+        &mut self,
+        w: &crate::Matrix,
+        rows: Rows,
+        count: usize,
+        store: StoreArgs,
+        narrow: bool,
+    ) {
         let device = w.device.as_ref().expect("weights are on the device");
         let kind = match w.format {
             Format::F32 if self.tf32 => ProductKind::Tf32,
@@ -276,7 +374,7 @@ impl Cuda {
             Format::Bf16 => ProductKind::Bf16,
             Format::Int8 | Format::Int4 => ProductKind::Int8,
         };
-        let plain = store.bias == 0 && store.act == 0 && store.store != 2 && kind != ProductKind::Int8;
+        let plain = store.act == 0 && store.store != 2 && kind != ProductKind::Int8;
         // Later pieces of a convolution may begin anywhere.
         let plain = plain && store.out.is_multiple_of(ALIGNED);
         let n = w.n as u32;
@@ -292,15 +390,19 @@ impl Cuda {
             a_stride: rows.stride as u32,
             w_stride: device.stride as u32,
             out_stride: store.out_stride,
+            bias: store.bias,
             accumulate: store.store == 1,
+            narrow,
         };
         if plain {
             return self.queue.product(product);
         }
+        assert!(!narrow, "what is kept for products comes straight from one");
         let stride = n.next_multiple_of(4);
         let memory = self.queue.device.clone();
         let products = reserve(&memory, &mut self.scratch.products, count * stride as usize * 4);
         (product.out, product.out_stride, product.accumulate) = (products, stride, false);
+        product.bias = 0;
         self.queue.product(product);
         let args = EpilogueArgs {
             store,
@@ -312,8 +414,13 @@ impl Cuda {
             rows: count as u32,
             integer: u32::from(kind == ProductKind::Int8),
         };
-        let blocks = count.min(MAX_ROW_BLOCKS) as u32;
-        let shape = Shape { grid: [n.div_ceil(THREADS), blocks, 1], block: THREADS, shared: 0 };
-        self.queue.launch(program::EPILOGUE, shape, &args);
+        let fours = [store.out_stride, store.gate_stride, n].iter().all(|v| v.is_multiple_of(4))
+            && [store.out, store.gate].iter().all(|at| at.is_multiple_of(16));
+        let (kernel, grid) = if fours {
+            (program::EPILOGUE4, [(count as u32 * (n / 4)).div_ceil(THREADS), 1, 1])
+        } else {
+            (program::EPILOGUE, [n.div_ceil(THREADS), count.min(MAX_ROW_BLOCKS) as u32, 1])
+        };
+        self.queue.launch(kernel, Shape { grid, block: THREADS, shared: 0 }, &args);
     }
 }

@@ -112,6 +112,13 @@ impl Cuda {
 
     /// Where a buffer is on the device, with what the host has written.
     fn read(&mut self, buffer: &Buffer) -> Address {
+        let pending = *buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
+        assert!(pending.is_none(), "products alone read what was kept for them");
+        self.place(buffer)
+    }
+
+    /// Where a buffer is on the device, in whatever form.
+    fn place(&mut self, buffer: &Buffer) -> Address {
         let mut memory = buffer.twin.memory.lock().unwrap_or_else(|e| e.into_inner());
         let at = reserve(&self.queue.device, &mut memory, buffer.capacity() * 4);
         let mut written = buffer.twin.written.lock().unwrap_or_else(|e| e.into_inner());
@@ -125,7 +132,8 @@ impl Cuda {
 
     /// Where a buffer is on the device, for an op that writes it: the host's copy is old from now on.
     fn write(&mut self, buffer: &mut Buffer) -> Address {
-        let at = self.read(buffer);
+        *buffer.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = None;
+        let at = self.place(buffer);
         buffer.twin.host_stale.store(true, Ordering::Relaxed);
         at
     }

@@ -1,7 +1,7 @@
 //! Ops on the device that take each row by itself.
 
 use super::driver::{Address, Shape};
-use super::linear::NormArgs;
+use super::linear::{NormArgs, row_pieces};
 use super::queue::Args;
 use super::rows::numbers;
 use super::{Cuda, program};
@@ -31,7 +31,7 @@ pub(crate) struct NormalizeArgs {
     norm: NormArgs,
     x: Address,
     n: u32,
-    pad: u32,
+    rows: u32,
 }
 
 /// Arguments of `lstm_cell`.
@@ -91,6 +91,10 @@ impl Cuda {
         let (shape, lanes) = tiles(rows, n);
         let (x, out) = (self.read(x), self.write(out));
         let args = GluArgs { x, out, rows: rows as u32, n: n as u32, out_stride, lanes };
+        if n.is_multiple_of(4) && out_stride.is_multiple_of(4) {
+            let grid = [(rows * n / 4).div_ceil(THREADS as usize) as u32, 1, 1];
+            return self.queue.launch(program::GLU4, Shape { grid, ..shape }, &args);
+        }
         self.queue.launch(program::GLU, shape, &args);
     }
 
@@ -102,9 +106,14 @@ impl Cuda {
     pub(crate) fn normalize(&mut self, norm: &RowNorm<'_>, x: &mut Buffer, rows: usize) {
         let n = x.cols() as u32;
         let norm = self.row_norm(norm);
-        let args = NormalizeArgs { norm, x: self.write(x), n, pad: 0 };
-        let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
-        self.queue.launch(program::NORMALIZE, shape, &args);
+        let args = NormalizeArgs { norm, x: self.write(x), n, rows: rows as u32 };
+        let (kernel, blocks) = match row_pieces(n as usize) {
+            4 => (program::NORMALIZE_4, rows.div_ceil(8)),
+            8 => (program::NORMALIZE_8, rows.div_ceil(8)),
+            16 => (program::NORMALIZE_16, rows.div_ceil(8)),
+            _ => (program::NORMALIZE, rows),
+        };
+        self.queue.launch(kernel, Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 
     /// Rows that depend on earlier ones begin a launch of their own.

@@ -44,7 +44,12 @@ macro_rules! kernels {
 
 kernels! {
     PREPARE = "prepare" (super::linear::PrepareArgs),
+    NARROW_ROWS = "narrow_rows" (super::linear::NarrowArgs),
+    NORM_NARROW_4 = "norm_narrow_4" (super::linear::NarrowArgs),
+    NORM_NARROW_8 = "norm_narrow_8" (super::linear::NarrowArgs),
+    NORM_NARROW_16 = "norm_narrow_16" (super::linear::NarrowArgs),
     EPILOGUE = "epilogue" (super::linear::EpilogueArgs),
+    EPILOGUE4 = "epilogue4" (super::linear::EpilogueArgs),
     LINEAR_F32 = "linear_f32" (super::linear::LinearArgs),
     LINEAR_BF16 = "linear_bf16" (super::linear::LinearArgs),
     COPY_ROWS = "copy_rows" (super::rows::CopyRowsArgs),
@@ -65,8 +70,14 @@ kernels! {
     CONV_THIN = "conv_thin" (super::conv::ThinConvArgs),
     UPSAMPLE = "upsample" (super::conv::UpsampleArgs),
     DEPTHWISE = "depthwise" (super::conv::DepthwiseArgs),
+    DEPTHWISE4 = "depthwise4" (super::conv::DepthwiseArgs),
+    SUBSAMPLE4 = "subsample4" (super::conv::SubsampleArgs),
     SUBSAMPLE = "subsample" (super::conv::SubsampleArgs),
     GLU = "glu" (super::pointwise::GluArgs),
+    GLU4 = "glu4" (super::pointwise::GluArgs),
+    NORMALIZE_4 = "normalize_4" (super::pointwise::NormalizeArgs),
+    NORMALIZE_8 = "normalize_8" (super::pointwise::NormalizeArgs),
+    NORMALIZE_16 = "normalize_16" (super::pointwise::NormalizeArgs),
     NORMALIZE = "normalize" (super::pointwise::NormalizeArgs),
     LSTM_CELL = "lstm_cell" (super::pointwise::LstmCellArgs),
     ADD_RELU = "add_relu" (super::pointwise::AddReluArgs),
@@ -163,26 +174,38 @@ fn keep(path: &Path, image: &[u8]) {
 }
 
 /// Where the machine code of these very sources is kept.
-fn cache_path((major, minor): (u32, u32)) -> Option<PathBuf> {
+fn cache_path(capability: (u32, u32)) -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache")))?;
+    Some(kept_at(&base, capability))
+}
+
+/// The same under a folder of caches.
+fn kept_at(base: &Path, (major, minor): (u32, u32)) -> PathBuf {
     let mut hash = std::hash::DefaultHasher::new();
     source().hash(&mut hash);
     env!("CARGO_PKG_VERSION").hash(&mut hash);
-    Some(base.join("voce").join("kernels").join(format!("{:016x}-sm{major}{minor}.cubin", hash.finish())))
+    base.join("voce").join("kernels").join(format!("{:016x}-sm{major}{minor}.cubin", hash.finish()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation.
+    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation. With
+    /// `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
     #[test]
     fn kernels_compile() {
-        for capability in [(8, 0), (8, 9), (9, 0)] {
+        let kept = std::env::var_os("VOCE_NVRTC_KEEP").map(PathBuf::from);
+        for capability in [(9, 0), (8, 9), (8, 0)] {
             match compile(capability) {
-                Ok(image) => assert!(image.starts_with(b"\x7fELF")),
+                Ok(image) => {
+                    assert!(image.starts_with(b"\x7fELF"));
+                    if let Some(dir) = &kept {
+                        keep(&kept_at(dir, capability), &image);
+                    }
+                }
                 Err(CudaError::NoLibrary { .. }) if std::env::var_os("VOCE_NVRTC").is_none() => return,
                 Err(e) => panic!("{e}"),
             }

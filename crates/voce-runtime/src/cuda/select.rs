@@ -18,12 +18,16 @@ const STATS: usize = 5;
 #[repr(C)]
 pub(crate) struct SelectArgs {
     x: Address,
+    more: Address,
     stats: Address,
     top: Address,
+    tail: Address,
     stride: u32,
     n: u32,
     k: u32,
+    m: u32,
     alpha: f32,
+    pad: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
@@ -33,6 +37,7 @@ unsafe impl Args for SelectArgs {}
 pub(crate) struct Selected<'a> {
     stats: &'a [u32],
     top: &'a [u32],
+    tail: &'a [u32],
     k: usize,
 }
 
@@ -42,6 +47,11 @@ impl Selected<'_> {
         let s = &self.stats[row * STATS..(row + 1) * STATS];
         let [max, sum, dot, power] = [s[1], s[2], s[3], s[4]].map(f32::from_bits);
         RowStats { index: s[0] as usize, max, sum, dot, power }
+    }
+
+    /// What is wanted of further columns: `width` words of a row.
+    pub(crate) fn tail(&self, row: usize, width: usize) -> &[u32] {
+        &self.tail[row * width..(row + 1) * width]
     }
 
     /// A row's best few.
@@ -56,34 +66,42 @@ impl Cuda {
         let (stride, device) = (x.cols() as u32, self.queue.device.clone());
         let x = self.read(x) + 4 * cols.start as u64;
         let top = reserve(&device, &mut self.scratch.selected, rows * 4);
-        let args = SelectArgs { x, stats: 0, top, stride, n: cols.len() as u32, k: 1, alpha: 0.0 };
+        let n = cols.len() as u32;
+        let args =
+            SelectArgs { x, more: 0, stats: 0, top, tail: 0, stride, n, k: 1, m: 0, alpha: 0.0, pad: 0 };
         let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
         self.queue.launch(program::ARGMAX, shape, &args);
         self.queue.download(top, &mut out[..rows]);
     }
 
-    /// The statistics of rows and, unless `k` is 0, the best few of each.
+    /// The statistics of rows and, unless `k` is 0, the best few of each. Of the columns in `more`, if there are
+    /// any, the values come with the best few, else the place of the largest.
     pub(crate) fn select(
         &mut self,
         x: &Buffer,
         rows: usize,
-        cols: &Range<usize>,
+        [cols, more]: [&Range<usize>; 2],
         alpha: f32,
         k: usize,
     ) -> Selected<'_> {
         let (stride, device) = (x.cols() as u32, self.queue.device.clone());
-        let x = self.read(x) + 4 * cols.start as u64;
-        let words = rows * (STATS + 2 * k);
-        let stats = reserve(&device, &mut self.scratch.selected, words * 4);
+        let at = self.read(x);
+        let (x, first) = (at + 4 * cols.start as u64, at + 4 * more.start as u64);
+        let wanted = if k == 0 { more.len().min(1) } else { more.len() };
+        let words = rows * (STATS + 2 * k + wanted);
         // Pairs of words are written at once, so they begin at an even one.
-        let (stats, top) = (stats + 8 * (rows * k) as u64, stats);
-        let args = SelectArgs { x, stats, top, stride, n: cols.len() as u32, k: k as u32, alpha };
+        let top = reserve(&device, &mut self.scratch.selected, words * 4);
+        let stats = top + 8 * (rows * k) as u64;
+        let tail = stats + (4 * STATS * rows) as u64;
+        let (n, m) = (cols.len() as u32, more.len() as u32);
+        let args = SelectArgs { x, more: first, stats, top, tail, stride, n, k: k as u32, m, alpha, pad: 0 };
         let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
         let kernel = if k == 0 { program::CHOOSE } else { program::TOP_K };
         self.queue.launch(kernel, shape, &args);
         self.selected.resize(words, 0);
         self.queue.download(top, &mut self.selected);
-        let (top, stats) = self.selected.split_at(2 * rows * k);
-        Selected { stats, top, k }
+        let (top, rest) = self.selected.split_at(2 * rows * k);
+        let (stats, tail) = rest.split_at(STATS * rows);
+        Selected { stats, top, tail, k }
     }
 }

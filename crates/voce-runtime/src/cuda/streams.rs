@@ -14,7 +14,8 @@ pub(crate) struct StreamArgs {
     x: Address,
     past: Address,
     spans: Address,
-    width: u32,
+    rows: Address,
+    pub(super) width: u32,
     pub history: u32,
     count: u32,
     pre: u32,
@@ -25,7 +26,8 @@ pub(crate) struct StreamArgs {
 impl StreamArgs {
     /// Blocks that write the past rows which come next.
     pub(super) fn keep_blocks(&self) -> u32 {
-        (self.count * self.history * self.width).div_ceil(THREADS)
+        let width = if self.width.is_multiple_of(4) { self.width / 4 } else { self.width };
+        (self.count * self.history * width).div_ceil(THREADS)
     }
 }
 
@@ -118,6 +120,7 @@ impl Cuda {
             x,
             past,
             spans: self.queue.table(&words),
+            rows: self.rows_of(&words, first / stride),
             width: spec.channels as u32,
             history: spec.history as u32,
             count: spans.len() as u32,
@@ -125,6 +128,16 @@ impl Cuda {
             replicate: u32::from(spec.replicate),
             pad: 0,
         }
+    }
+
+    /// A table of the span that each of `count` output rows belongs to.
+    fn rows_of(&mut self, words: &[SpanWords], count: usize) -> Address {
+        let begins = words.iter().skip(1).map(|w| w[0]).chain([count as u32]);
+        let mut rows = Vec::with_capacity(count);
+        for (span, end) in begins.enumerate() {
+            rows.resize(end as usize, span as u32);
+        }
+        self.queue.table(&rows)
     }
 
     /// The streams of a strided convolution over time rows, which now go on by their spans.
@@ -155,6 +168,7 @@ impl Cuda {
             x,
             past,
             spans: self.queue.table(&words),
+            rows: self.rows_of(&words, first_out),
             width: (spec.bins * spec.channels) as u32,
             history: SubsampleState::HISTORY as u32,
             count: words.len() as u32,

@@ -27,6 +27,17 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
+    /// The device holds bf16 products, and this is still to be done to them: see `LinearOp::narrow`.
+    pub(crate) pending: Mutex<Option<Pending>>,
+}
+
+/// What follows a product and is left to whoever reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    /// The kernels' number of the activation.
+    pub(crate) act: u32,
+    /// Where the bias is on the device; 0 for none.
+    pub(crate) bias: u64,
 }
 
 impl Clone for Buffer {

@@ -82,12 +82,23 @@ pub struct LinearOp<'a> {
     pub act: Activation,
     /// How the result meets `out`.
     pub gate: Gate<'a>,
+    /// Products alone read the result: a device may round it to bf16 and leave bias and activation to them.
+    pub narrow: bool,
 }
 
 impl<'a> LinearOp<'a> {
     /// A plain product.
     pub fn new(x: impl Into<View<'a>>, rows: usize, w: &'a Matrix) -> Self {
-        Self { x: x.into(), rows, norm: Norm::None, w, bias: None, act: Activation::None, gate: Gate::Set }
+        Self {
+            x: x.into(),
+            rows,
+            norm: Norm::None,
+            w,
+            bias: None,
+            act: Activation::None,
+            gate: Gate::Set,
+            narrow: false,
+        }
     }
 }
 

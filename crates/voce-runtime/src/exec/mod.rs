@@ -20,6 +20,7 @@ mod table;
 mod tokens;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
+pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;

@@ -129,15 +129,35 @@ impl Exec {
         confidence: Confidence,
         out: &mut [Choice],
     ) {
+        self.choose_pair(logits, rows, [cols, 0..0], confidence, out, &mut []);
+    }
+
+    /// As [`Exec::choose`], and the largest number among other columns (unless there are none), by one wait for
+    /// the device.
+    pub fn choose_pair(
+        &mut self,
+        logits: &Buffer,
+        rows: usize,
+        [cols, more]: [Range<usize>; 2],
+        confidence: Confidence,
+        out: &mut [Choice],
+        seconds: &mut [u32],
+    ) {
         let choice = |s: &RowStats, n: usize| {
             let sure = if s.max.is_finite() { confidence.with_sums(s, n) } else { 0.0 };
             Choice { index: s.index as u32, logit: s.max, log_sum: log_sum(s), confidence: sure }
         };
         if let Some(cuda) = &mut self.cuda {
             fits(logits, rows, &cols, out.len(), 1);
-            let selected = cuda.select(logits, rows, &cols, confidence.alpha(), 0);
+            if !more.is_empty() {
+                fits(logits, rows, &more, seconds.len(), 1);
+            }
+            let selected = cuda.select(logits, rows, [&cols, &more], confidence.alpha(), 0);
             for (r, c) in out[..rows].iter_mut().enumerate() {
                 *c = choice(&selected.stats(r), cols.len());
+            }
+            if !more.is_empty() {
+                seconds[..rows].iter_mut().enumerate().for_each(|(r, s)| *s = selected.tail(r, 1)[0]);
             }
             return;
         }
@@ -146,6 +166,9 @@ impl Exec {
             let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
             out[0] = choice(&s, n);
         });
+        if !more.is_empty() {
+            self.argmax(logits, rows, more, seconds);
+        }
     }
 
     /// The `k` best of some columns of each row, best first: `k` per row into `out`. `log_sums` gets each
@@ -159,26 +182,46 @@ impl Exec {
         log_sums: &mut [f32],
         out: &mut [Candidate],
     ) {
+        self.top_k_with(logits, rows, [cols, 0..0], k, log_sums, out);
+    }
+
+    /// As [`Exec::top_k`], with the values of other columns: `facts` gets each row's logarithm of the sum, followed
+    /// by these.
+    pub fn top_k_with(
+        &mut self,
+        logits: &Buffer,
+        rows: usize,
+        [cols, more]: [Range<usize>; 2],
+        k: usize,
+        facts: &mut [f32],
+        out: &mut [Candidate],
+    ) {
+        let width = 1 + more.len();
         assert!(k > 0 && k <= MAX_TOP_K, "1 to {MAX_TOP_K} candidates");
-        assert!(log_sums.len() >= rows, "a sum per row");
+        assert!(facts.len() >= rows * width && more.end <= logits.cols, "room for every row's facts");
         if let Some(cuda) = &mut self.cuda {
             fits(logits, rows, &cols, out.len(), k);
-            let selected = cuda.select(logits, rows, &cols, 0.0, k);
-            for (r, to) in out.chunks_exact_mut(k).take(rows).enumerate() {
-                log_sums[r] = log_sum(&selected.stats(r));
+            let selected = cuda.select(logits, rows, [&cols, &more], 0.0, k);
+            let facts = facts.chunks_exact_mut(width);
+            for (r, (to, facts)) in out.chunks_exact_mut(k).zip(facts).take(rows).enumerate() {
+                facts[0] = log_sum(&selected.stats(r));
+                let tail = selected.tail(r, width - 1);
+                facts[1..].iter_mut().zip(tail).for_each(|(f, &bits)| *f = f32::from_bits(bits));
                 to.iter_mut().zip(selected.top(r)).for_each(|(c, top)| *c = top);
             }
             return;
         }
-        let sums = Shared(log_sums.as_mut_ptr());
+        let to_facts = Shared(facts.as_mut_ptr());
         self.each_row(logits, rows, &cols, out, k, |kn, row, x, n, out| {
             let (mut index, mut value) = ([0u32; MAX_TOP_K], [0f32; MAX_TOP_K]);
             // SAFETY: `n` values of a row; room for MAX_TOP_K candidates.
             let (s, found) = unsafe {
                 ((kn.row_stats)(x, n, 0.0), (kn.top_k)(x, n, k, index.as_mut_ptr(), value.as_mut_ptr()))
             };
-            // SAFETY: one sum per row, and rows are split by worker.
-            unsafe { *sums.get().add(row) = log_sum(&s) };
+            // SAFETY: `width` facts per row, and rows are split by worker.
+            let facts = unsafe { std::slice::from_raw_parts_mut(to_facts.get().add(row * width), width) };
+            facts[0] = log_sum(&s);
+            facts[1..].copy_from_slice(&logits.row(row)[more.clone()]);
             for (i, c) in out.iter_mut().enumerate() {
                 *c = if i < found {
                     Candidate { index: index[i], logit: value[i] }

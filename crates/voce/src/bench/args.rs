@@ -99,9 +99,16 @@ pub(crate) struct BenchSayArgs {
     /// Chunks of a long text that run side by side
     #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 1)]
     pub(crate) lockstep: usize,
-    /// Requests that speak `--frames` at once
-    #[arg(long, value_name = "N", env = "VOCE_BENCH_STREAMS", default_value_t = 1, requires = "frames")]
-    pub(crate) streams: usize,
+    /// Requests that speak `--frames` at once; several numbers are measured one after the other
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        env = "VOCE_BENCH_STREAMS",
+        default_value = "1",
+        requires = "frames"
+    )]
+    pub(crate) streams: Vec<usize>,
     /// Sampler steps per frame
     #[arg(long, env = "VOCE_STEPS", default_value_t = 1)]
     pub(crate) steps: usize,

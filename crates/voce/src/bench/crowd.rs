@@ -84,10 +84,11 @@ impl Crowd {
         text: &str,
         request: &SpeakRequest,
         args: &BenchSayArgs,
+        streams: usize,
         device: Option<&Arc<Device>>,
         head: Head,
     ) -> Outcome<Self> {
-        let (streams, repeat) = (args.streams, args.repeat.unwrap_or(3).max(1));
+        let repeat = args.repeat.unwrap_or(3).max(1);
         once(speaker, text, request, streams)?;
         let _ = device.map(|d| d.timings());
         let mut best = once(speaker, text, request, streams)?;

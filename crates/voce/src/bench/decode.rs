@@ -1,7 +1,7 @@
 //! `voce bench decode`: how long a frame of a decoder-only model takes, against what the machine could do.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use voce_models::decoder::{
@@ -35,7 +35,8 @@ pub(super) fn run(console: Console, args: &BenchDecodeArgs) -> Outcome {
         let known = SHAPES.join(", ");
         return Err(Failure::usage(format!("no shape '{}': use one of {known}", args.shape)));
     };
-    let sizes = [args.streams, args.frames, args.context.unwrap_or(1)];
+    let mut sizes = args.streams.clone();
+    sizes.extend([args.frames, args.context.unwrap_or(1)]);
     if sizes.iter().any(|n| !(1..=MOST).contains(n)) {
         return Err(Failure::usage(format!("streams, frames and context are 1 to {MOST}")));
     }
@@ -117,38 +118,6 @@ fn one(
     let load = begun.elapsed();
     interrupt::check()?;
 
-    let context = args.context.or(config.decoder.window).unwrap_or(CONTEXT);
-    let positions = context + WARM_UP + args.frames;
-    let mut state = model.state(FrameShape { slots: args.streams, positions, prefill: 1 });
-    progress.set_message(format!("{} of keys and values", bytes(state.cache_bytes() as u64)));
-    let begun = Instant::now();
-    state.reserve(&mut exec).map_err(failed)?;
-    (0..args.streams).for_each(|slot| state.start(&mut exec, slot));
-    state.fill(&mut exec, context);
-    let fill = begun.elapsed();
-
-    progress.set_message(format!("{} frames of {} streams", args.frames, args.streams));
-    let rows = rows(config, args.streams);
-    let mut given = Given::new(config, args.streams);
-    let mut times = Vec::with_capacity(args.frames);
-    for frame in 0..WARM_UP + args.frames {
-        interrupt::check()?;
-        if frame == WARM_UP {
-            let _ = device.map(|d| d.timings());
-        }
-        let start = Instant::now();
-        given.next(&mut exec, &mut state);
-        model.step(&mut exec, &mut state, &rows);
-        state.tokens(&mut exec);
-        times.push(start.elapsed().as_secs_f64());
-    }
-    exec.status().map_err(failed)?;
-    let times = times.split_off(WARM_UP);
-    let kernels = device.map(kernel_times).unwrap_or_default();
-    let cache_bytes = state.cache_bytes();
-    let peak = machine::peak_rss_mb();
-    drop(state);
-
     progress.set_message("measuring the machine");
     let (linear, read) = match device {
         Some(device) => device_rates(device, formats.backbone)?,
@@ -158,39 +127,97 @@ fn one(
         }
     };
     progress.finish_and_clear();
-    let seen = config.decoder.window.map_or(context + WARM_UP + args.frames / 2, |w| w.min(context));
-    let weight_bytes = model.bytes(args.streams);
-    let frame_bytes = weight_bytes + args.streams * model.past_bytes(seen);
-    let macs = (args.streams * (model.macs() + model.attention_macs(seen))) as f64;
-    let median = quantile(&times, 0.5);
-    let ms = |q| round(quantile(&times, q) * 1e3, 4);
-    let report = DecodeReport {
-        shape: args.shape.clone(),
-        frame_ms: FrameMs { p50: ms(0.5), p95: ms(0.95), least: ms(0.0) },
-        streams: args.streams,
-        context,
-        frames: args.frames,
-        times_real_time: round(args.streams as f64 * FRAME_SECONDS / median.max(1e-9), 2),
-        frame: Stage::new(median, (frame_bytes as f64 / read).max(macs / linear)),
-        frame_bytes,
-        weight_bytes,
-        frame_gmac: round(macs / 1e9, 3),
-        gb_per_s: round(frame_bytes as f64 / median.max(1e-9) / 1e9, 1),
-        tmac_per_s: round(macs / median.max(1e-9) / 1e12, 3),
-        read_gb_per_s: round(read / 1e9, 2),
-        linear_gmac_per_s: round(linear / 1e9, 1),
-        cache_bytes,
-        precision: precision.name(),
-        threads,
-        device: device.map(|d| d.info().to_string()),
-        cuda_graphs: device.is_some() && args.device.cuda_graphs == Switch::On,
-        cpu: machine::cpu_name(),
-        load_ms: milliseconds(load),
-        fill_ms: milliseconds(fill),
-        peak_rss_mb: peak,
-        kernels,
-    };
-    report.print(console)
+    let subject = Subject { args, config, model: &model, precision, threads, device, linear, read, load };
+    args.streams.iter().try_for_each(|&streams| subject.measure(console, &mut exec, streams))
+}
+
+/// A model that was made, and what the machine can do.
+struct Subject<'a> {
+    args: &'a BenchDecodeArgs,
+    config: &'a FrameConfig,
+    model: &'a FrameDecoder,
+    precision: Precision,
+    threads: usize,
+    device: Option<&'a Arc<Device>>,
+    linear: f64,
+    read: f64,
+    load: Duration,
+}
+
+impl Subject<'_> {
+    /// Times frames of so many streams.
+    fn measure(&self, console: Console, exec: &mut Exec, streams: usize) -> Outcome {
+        let Subject { args, config, model, device, linear, read, .. } = *self;
+        let failed = |e: voce_runtime::cuda::CudaError| Failure::failed(e.to_string());
+        let progress = console.progress();
+        machine::reset_peak_rss();
+        let context = args.context.or(config.decoder.window).unwrap_or(CONTEXT);
+        let positions = context + WARM_UP + args.frames;
+        let mut state = model.state(FrameShape { slots: streams, positions, prefill: 1 });
+        progress.set_message(format!("{} of keys and values", bytes(state.cache_bytes() as u64)));
+        let begun = Instant::now();
+        state.reserve(exec).map_err(failed)?;
+        (0..streams).for_each(|slot| state.start(exec, slot));
+        state.fill(exec, context);
+        let fill = begun.elapsed();
+
+        progress.set_message(format!("{} frames of {} streams", args.frames, streams));
+        let rows = rows(config, streams);
+        let mut given = Given::new(config, streams);
+        let mut times = Vec::with_capacity(args.frames);
+        for frame in 0..WARM_UP + args.frames {
+            interrupt::check()?;
+            if frame == WARM_UP {
+                let _ = device.map(|d| d.timings());
+            }
+            let start = Instant::now();
+            given.next(exec, &mut state);
+            model.step(exec, &mut state, &rows);
+            state.tokens(exec);
+            times.push(start.elapsed().as_secs_f64());
+        }
+        exec.status().map_err(failed)?;
+        let times = times.split_off(WARM_UP);
+        let kernels = device.map(kernel_times).unwrap_or_default();
+        let cache_bytes = state.cache_bytes();
+        let peak = machine::peak_rss_mb();
+        drop(state);
+
+        progress.finish_and_clear();
+        let seen = config.decoder.window.map_or(context + WARM_UP + args.frames / 2, |w| w.min(context));
+        let weight_bytes = model.bytes(streams);
+        let frame_bytes = weight_bytes + streams * model.past_bytes(seen);
+        let macs = (streams * (model.macs() + model.attention_macs(seen))) as f64;
+        let median = quantile(&times, 0.5);
+        let ms = |q| round(quantile(&times, q) * 1e3, 4);
+        let report = DecodeReport {
+            shape: args.shape.clone(),
+            frame_ms: FrameMs { p50: ms(0.5), p95: ms(0.95), least: ms(0.0) },
+            streams,
+            context,
+            frames: args.frames,
+            times_real_time: round(streams as f64 * FRAME_SECONDS / median.max(1e-9), 2),
+            frame: Stage::new(median, (frame_bytes as f64 / read).max(macs / linear)),
+            frame_bytes,
+            weight_bytes,
+            frame_gmac: round(macs / 1e9, 3),
+            gb_per_s: round(frame_bytes as f64 / median.max(1e-9) / 1e9, 1),
+            tmac_per_s: round(macs / median.max(1e-9) / 1e12, 3),
+            read_gb_per_s: round(read / 1e9, 2),
+            linear_gmac_per_s: round(linear / 1e9, 1),
+            cache_bytes,
+            precision: self.precision.name(),
+            threads: self.threads,
+            device: device.map(|d| d.info().to_string()),
+            cuda_graphs: device.is_some() && args.device.cuda_graphs == Switch::On,
+            cpu: machine::cpu_name(),
+            load_ms: milliseconds(self.load),
+            fill_ms: milliseconds(fill),
+            peak_rss_mb: peak,
+            kernels,
+        };
+        report.print(console)
+    }
 }
 
 /// Random weights of a shape.

@@ -10,7 +10,7 @@ use crate::device::DeviceArgs;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
-  voce bench decode --shape qwen3-tts-1.7b --device cuda --json
+  voce bench decode --shape qwen3-tts-1.7b --device cuda --streams 1,64 --json
   voce bench decode --shape qwen3-tts-1.7b --device cuda --streams 64 --cuda-events on
   voce bench decode --shape stt-1b --streams 512 --context 750 --device cuda
   voce bench decode --shape qwen3-tts-0.6b --device cpu --precision int8 --frames 20
@@ -23,9 +23,9 @@ pub(crate) struct BenchDecodeArgs {
     /// Shape: qwen3-tts-0.6b, qwen3-tts-1.7b, stt-1b, or qwen3-tts-tiny to try the command
     #[arg(long, env = "VOCE_BENCH_SHAPE")]
     pub(crate) shape: String,
-    /// Streams side by side
-    #[arg(long, value_name = "N", env = "VOCE_BENCH_STREAMS", default_value_t = 1)]
-    pub(crate) streams: usize,
+    /// Streams side by side; several numbers are measured one after the other
+    #[arg(long, value_name = "N", value_delimiter = ',', env = "VOCE_BENCH_STREAMS", default_value = "1")]
+    pub(crate) streams: Vec<usize>,
     /// Frames that are timed
     #[arg(long, value_name = "F", env = "VOCE_BENCH_FRAMES", default_value_t = 100)]
     pub(crate) frames: usize,

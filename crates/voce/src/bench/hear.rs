@@ -14,7 +14,7 @@ use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 
 use super::hear_args::BenchHearArgs;
-use super::hear_report::HearReport;
+use super::hear_report::{HearReport, Rates, hear_rates};
 use super::{SEED, hear_peers, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
@@ -27,7 +27,7 @@ const PIECE: usize = 16_000;
 
 /// Runs the command.
 pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
-    if args.streams == 0 || args.repeat == 0 || !(0.5..=36_000.0).contains(&args.seconds) {
+    if args.streams.contains(&0) || args.repeat == 0 || !(0.5..=36_000.0).contains(&args.seconds) {
         return Err(Failure::usage("use at least one stream and one run, and 0.5 to 36000 seconds"));
     }
     let audio = audio(args)?;
@@ -61,7 +61,7 @@ fn one(
     device: Option<Arc<Device>>,
 ) -> Outcome {
     let trace = args.trace.as_ref().map(|_| Trace::default());
-    let slots = args.streams;
+    let slots = args.streams.iter().copied().max().unwrap_or(1);
     let options = ListenerOptions {
         precision,
         threads,
@@ -88,39 +88,79 @@ fn one(
         }
     };
     let load = begun.elapsed();
-    let request = ListenRequest {
-        chunk_ms: args.chunk,
-        beam: args.beam,
-        chunks_per_step: usize::from(!args.burst),
-        ..ListenRequest::default()
-    };
-    progress.set_message(format!("hearing: {precision} on {threads} threads"));
-    let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
-    hear(&listener, &request, &audio[..warm], args.streams, feeders)?;
-    let _ = device.as_ref().map(|d| d.timings());
-    let mut best: Option<Run> = None;
-    for _ in 0..args.repeat {
-        let run = hear(&listener, &request, audio, args.streams, feeders)?;
-        if best.as_ref().is_none_or(|b| run.cost() < b.cost()) {
-            best = Some(run);
+    progress.finish_and_clear();
+    let rates = hear_rates(&listener, device.as_ref())?;
+    let subject = Subject { console, args, audio, listener: &listener, device: device.as_ref(), rates, load };
+    let chunks: Vec<Option<u32>> =
+        if args.chunk.is_empty() { vec![None] } else { args.chunk.iter().copied().map(Some).collect() };
+    let mut per_core = None;
+    for &chunk in &chunks {
+        for &beam in &args.beam {
+            for &streams in &args.streams {
+                per_core = subject.measure(Case { streams, chunk, beam }, feeders)?;
+            }
         }
     }
-    let Some(best) = best else { return Ok(()) };
-    let peak = machine::peak_rss_mb();
-    progress.set_message("measuring the machine");
-    let seconds = audio.len() as f64 / listener.info().sample_rate as f64;
-    let report = HearReport::new(&listener, device.as_ref(), args, &best, seconds, load, peak)?;
-    progress.finish_and_clear();
-    report.print(console)?;
     if let Some(python) = &args.peer {
         let info = listener.info().clone();
         // The others get the whole machine.
         drop(listener);
-        hear_peers::compare(console, args, &info, python, report.streams_per_core())?;
+        hear_peers::compare(console, args, &info, python, per_core)?;
     }
     match (&args.trace, trace) {
         (Some(path), Some(recorded)) => trace::write(path, &recorded),
         _ => Ok(()),
+    }
+}
+
+/// A setting that one loaded model is measured in.
+#[derive(Clone, Copy)]
+pub(super) struct Case {
+    pub(super) streams: usize,
+    pub(super) chunk: Option<u32>,
+    pub(super) beam: usize,
+}
+
+/// A model that was loaded, and what the machine can do.
+pub(super) struct Subject<'a> {
+    console: Console,
+    pub(super) args: &'a BenchHearArgs,
+    audio: &'a [f32],
+    pub(super) listener: &'a Listener,
+    pub(super) device: Option<&'a Arc<Device>>,
+    pub(super) rates: Rates,
+    pub(super) load: Duration,
+}
+
+impl Subject<'_> {
+    /// Measures and prints one setting; tells how many streams a core hears.
+    fn measure(&self, case: Case, feeders: usize) -> Outcome<Option<f64>> {
+        let Subject { args, audio, listener, device, .. } = *self;
+        let request = ListenRequest {
+            chunk_ms: case.chunk,
+            beam: case.beam,
+            chunks_per_step: usize::from(!args.burst),
+            ..ListenRequest::default()
+        };
+        let progress = self.console.progress();
+        progress.set_message(format!("hearing {} streams", case.streams));
+        let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
+        hear(listener, &request, &audio[..warm], case.streams, feeders)?;
+        let _ = device.map(|d| d.timings());
+        let mut best: Option<Run> = None;
+        for _ in 0..args.repeat {
+            let run = hear(listener, &request, audio, case.streams, feeders)?;
+            if best.as_ref().is_none_or(|b| run.cost() < b.cost()) {
+                best = Some(run);
+            }
+        }
+        let Some(best) = best else { return Ok(None) };
+        let peak = machine::peak_rss_mb();
+        let seconds = audio.len() as f64 / listener.info().sample_rate as f64;
+        let report = HearReport::new(self, case, &best, seconds, peak);
+        progress.finish_and_clear();
+        report.print(self.console)?;
+        Ok(report.streams_per_core())
     }
 }
 
@@ -139,6 +179,9 @@ fn hear(
     feeders: usize,
 ) -> Outcome<Run> {
     let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
+    // Utterances that are heard whole are given whole, so that the first are under way while others are prepared.
+    let whole = request.chunk_ms.or(listener.info().default_chunk_ms).is_none();
+    let piece = if whole { audio.len() } else { PIECE };
     listener.take_stats();
     let (begun, cpu) = (Instant::now(), machine::cpu_time());
     let parts = std::thread::scope(|scope| {
@@ -146,7 +189,7 @@ fn hear(
         let mut parts = Vec::new();
         while !opened.is_empty() {
             let part = opened.split_off(opened.len().saturating_sub(share));
-            parts.push(scope.spawn(|| feed(part, audio)));
+            parts.push(scope.spawn(move || feed(part, audio, piece)));
         }
         parts.into_iter().map(|p| p.join().expect("a feeder does not panic")).collect::<Outcome<Vec<_>>>()
     })?;
@@ -169,7 +212,7 @@ struct Fed {
 }
 
 /// Keeps some streams ahead with audio until they have heard it all.
-fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32]) -> Outcome<Fed> {
+fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32], piece: usize) -> Outcome<Fed> {
     let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
         opened.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
     let mut sent = vec![0; senders.len()];
@@ -179,8 +222,8 @@ fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32]) -> Outcome<
         let mut any = false;
         for (i, slot) in senders.iter_mut().enumerate() {
             let Some(sender) = slot else { continue };
-            let piece = &audio[sent[i]..(sent[i] + PIECE).min(audio.len())];
-            let taken = sender.try_push(piece).map_err(|e| Failure::failed(e.to_string()))?;
+            let part = &audio[sent[i]..(sent[i] + piece).min(audio.len())];
+            let taken = sender.try_push(part).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] += taken;
             any |= taken > 0;
             if sent[i] == audio.len()

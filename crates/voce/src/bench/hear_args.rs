@@ -16,6 +16,7 @@ Examples:
   voce bench hear --shape fastconformer-0.12b --chunk 560 --streams 8 --json
   voce bench hear --shape nemotron-0.6b --chunk 80 --precision f32,bf16,int8
   voce bench hear --model DIR --streams 16 --audio talk.wav
+  voce bench hear --shape nemotron-0.6b --device cuda --chunk 80,560 --streams 1,2000,4000
 
 All streams are fed as fast as they are taken, one chunk a step each as live audio would be, unless --burst lets a step
 take what waits. `streams_per_core` is seconds of audio over seconds of processor time, front end and search included.
@@ -27,12 +28,12 @@ pub(crate) struct BenchHearArgs {
     /// Random weights of this shape: fastconformer-0.12b, nemotron-0.6b, parakeet-tdt-0.6b, ...
     #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model")]
     pub(crate) shape: Option<String>,
-    /// Milliseconds of a chunk; the model's own, or whole utterances with offline models, unless given
-    #[arg(long, value_name = "MS", env = "VOCE_CHUNK")]
-    pub(crate) chunk: Option<u32>,
-    /// Streams side by side
-    #[arg(long, value_name = "N", env = "VOCE_BENCH_STREAMS", default_value_t = 1)]
-    pub(crate) streams: usize,
+    /// Milliseconds of a chunk (or several to measure); the model's own, or whole utterances with offline models, unless given
+    #[arg(long, value_name = "MS", value_delimiter = ',', env = "VOCE_CHUNK")]
+    pub(crate) chunk: Vec<u32>,
+    /// Streams side by side; several numbers are measured one after the other
+    #[arg(long, value_name = "N", value_delimiter = ',', env = "VOCE_BENCH_STREAMS", default_value = "1")]
+    pub(crate) streams: Vec<usize>,
     /// Seconds of audio of each stream
     #[arg(long, value_name = "S", env = "VOCE_BENCH_SECONDS", default_value_t = 20.0)]
     pub(crate) seconds: f64,
@@ -51,8 +52,8 @@ pub(crate) struct BenchHearArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     /// Hypotheses side by side; 1 is greedy
-    #[arg(long, value_name = "N", env = "VOCE_BEAM", default_value_t = 1)]
-    pub(crate) beam: usize,
+    #[arg(long, value_name = "N", value_delimiter = ',', env = "VOCE_BEAM", default_value = "1")]
+    pub(crate) beam: Vec<usize>,
     /// Timed runs after one to warm up; the fastest counts
     #[arg(long, value_name = "R", env = "VOCE_BENCH_REPEAT", default_value_t = 1)]
     pub(crate) repeat: usize,

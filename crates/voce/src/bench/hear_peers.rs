@@ -28,13 +28,18 @@ pub(super) fn compare(
     let runner = runner().ok_or_else(|| {
         Failure::failed(format!("{RUNNER} was not found: run this inside a checkout of the project"))
     })?;
-    let chunk = args.chunk.or(info.default_chunk_ms);
+    let chunk = args.chunk.first().copied().or(info.default_chunk_ms);
     let mode = if chunk.is_some() { "stream" } else { "offline" };
     let look_ahead = chunk.map_or(6, |ms| (ms / info.frame_ms).saturating_sub(1));
     let run = |peer: &[&str]| {
         let mut command = Command::new(python);
         command.arg(&runner).args(peer).args(["--mode", mode]);
-        command.args(["--lookahead", &look_ahead.to_string(), "--batch", &args.streams.to_string()]);
+        command.args([
+            "--lookahead",
+            &look_ahead.to_string(),
+            "--batch",
+            &args.streams.first().copied().unwrap_or(1).to_string(),
+        ]);
         command.args(["--threads", &info.threads.to_string(), "--seconds", &args.seconds.to_string()]);
         command.args(["--repeat", &args.repeat.max(2).to_string()]);
         lines(command)

@@ -1,7 +1,6 @@
 //! What `voce bench hear` prints.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 use voce_engine::listener::{Histogram, Listener};
@@ -9,8 +8,7 @@ use voce_nn::Formats;
 use voce_runtime::Exec;
 use voce_runtime::cuda::Device;
 
-use super::hear::Run;
-use super::hear_args::BenchHearArgs;
+use super::hear::{Case, Run, Subject};
 use super::limits::{KernelTime, Stage, device_rates, kernel_times, print_kernels, product_rate};
 use super::measure::quantile;
 use crate::console::{Console, milliseconds, round};
@@ -72,47 +70,51 @@ pub(super) struct HearReport {
     kernels: Vec<KernelTime>,
 }
 
+/// What the machine reaches: multiply-adds and bytes a second.
+#[derive(Clone, Copy)]
+pub(super) struct Rates {
+    linear: f64,
+    read: f64,
+}
+
+/// Measures the machine with the listener's format and threads, or its device.
+pub(super) fn hear_rates(listener: &Listener, device: Option<&Arc<Device>>) -> Outcome<Rates> {
+    let info = listener.info();
+    if let Some(device) = device {
+        let (linear, read) = device_rates(device, Formats::on_device(info.precision).backbone)?;
+        return Ok(Rates { linear, read });
+    }
+    let formats = Formats::new(info.precision, info.isa);
+    let mut exec = Exec::with_isa(info.threads, info.isa)?;
+    let linear = product_rate(&mut exec, formats.backbone);
+    Ok(Rates { linear, read: machine::read_bandwidth(info.encoder_bytes, info.threads) })
+}
+
 impl HearReport {
-    pub(super) fn new(
-        listener: &Listener,
-        device: Option<&Arc<Device>>,
-        args: &BenchHearArgs,
-        run: &Run,
-        seconds: f64,
-        load: Duration,
-        peak: Option<f64>,
-    ) -> Outcome<Self> {
-        let info = listener.info();
-        let kernels = device.map(kernel_times).unwrap_or_default();
-        let (linear, read) = match device {
-            Some(device) => device_rates(device, Formats::on_device(info.precision).backbone)?,
-            None => {
-                let formats = Formats::new(info.precision, info.isa);
-                let mut exec = Exec::with_isa(info.threads, info.isa)?;
-                let linear = product_rate(&mut exec, formats.backbone);
-                (linear, machine::read_bandwidth(info.encoder_bytes, info.threads))
-            }
-        };
+    pub(super) fn new(subject: &Subject<'_>, case: Case, run: &Run, seconds: f64, peak: Option<f64>) -> Self {
+        let (args, info) = (subject.args, subject.listener.info());
+        let Rates { linear, read } = subject.rates;
+        let kernels = subject.device.map(kernel_times).unwrap_or_default();
         let s = &run.stats;
         let steps = s.steps.max(1) as f64;
         let frames = s.frames as f64 / steps;
         let limit = (info.encoder_bytes as f64 / read).max(info.encoder_macs as f64 * frames / linear);
-        let all = seconds * args.streams as f64;
+        let all = seconds * case.streams as f64;
         let [mel, encoder, search, total] = [run.mel, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
         let share = |part: f64| round(part / (total + mel).max(1e-9), 4);
         let quantiles = |h: &Histogram| {
             let ms = |q| milliseconds(h.quantile(q));
             ChunkMs { p50: ms(0.5), p99: ms(0.99), p999: ms(0.999) }
         };
-        Ok(Self {
+        Self {
             streams_per_core: run.cpu.map(|cpu| round(all / cpu.max(1e-9), 3)),
             live_streams: round(all / run.wall.max(1e-9), 1),
             chunk_ms: quantiles(&s.step_times),
             rtf: round(run.wall / all.max(1e-9), 6),
             peak_rss_mb: peak,
-            streams: args.streams,
-            chunk: args.chunk.or(info.default_chunk_ms),
-            beam: args.beam,
+            streams: case.streams,
+            chunk: case.chunk.or(info.default_chunk_ms),
+            beam: case.beam,
             burst: args.burst,
             audio_seconds: round(all, 3),
             wall_seconds: round(run.wall, 4),
@@ -139,9 +141,9 @@ impl HearReport {
             cpu: machine::cpu_name(),
             isa: info.isa.name(),
             device: info.device.clone(),
-            load_ms: milliseconds(load),
+            load_ms: milliseconds(subject.load),
             kernels,
-        })
+        }
     }
 
     /// Seconds of audio over seconds of processor time.

@@ -115,7 +115,8 @@ fn one(
 ) -> Outcome {
     let store = Store::from_env()?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
-    let slots = if args.frames.is_some() { args.streams.max(1) } else { args.lockstep };
+    let slots =
+        if args.frames.is_some() { args.streams.iter().copied().max().unwrap_or(1) } else { args.lockstep };
     let (trace_to, pin) = (trace.clone(), args.pin);
     let options = SpeakerOptions {
         precision,
@@ -161,11 +162,14 @@ fn one(
     let head = Head::new(&speaker, voice_name, load);
     let device = options.device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
-    if args.streams > 1 {
+    if args.streams != [1] {
         let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
-        let report = crowd::Crowd::measure(&speaker, &text, &request, args, device, head)?;
+        for &streams in &args.streams {
+            let head = head.clone();
+            crowd::Crowd::measure(&speaker, &text, &request, args, streams.max(1), device, head)?
+                .print(console)?;
+        }
         progress.finish_and_clear();
-        report.print(console)?;
     } else if args.frames.is_some() {
         let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
         let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;

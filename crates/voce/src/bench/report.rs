@@ -13,7 +13,7 @@ use crate::failure::Outcome;
 use crate::machine;
 
 /// What was measured, on what.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Head {
     model: String,
     voice: Option<String>,

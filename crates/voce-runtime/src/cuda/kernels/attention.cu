@@ -90,8 +90,10 @@ DEV void unpack16(const uint4 w, float (&x)[8], bf16) {
 }
 
 // Positions of a part: what a block reads before it takes a new maximum. Parts are counted from the first position
-// that a row sees and merged in order, whichever block read them: a row's result does not depend on its neighbours.
-#define PART 256
+// that a row sees and merged in order. They are short where each has a block of its own, so that few rows keep the
+// device busy, and long where a block reads them all.
+#define SHORT_PART 64
+#define LONG_PART 256
 #define DECODE_THREADS 128
 #define DECODE_WARPS (DECODE_THREADS / 32)
 
@@ -106,7 +108,7 @@ DEV void merge_weights(float top, float part_top, float* old_scale, float* part_
 // key head when there are enough of those. Bound by reading the ring: every lane has AHEAD loads of 16 bytes under
 // way, and the query heads share them. The row's own key and value come from its row and go to the ring here.
 // With parts in several blocks the last one to finish merges.
-template <class T, int PIECES, int QUERIES, int AHEAD> DEV void decode_rows(const AttendArgs& a) {
+template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode_parts(const AttendArgs& a) {
     const int V = 16 / sizeof(T);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u32 head = blockIdx.x % a.kv_heads, group = a.heads / a.kv_heads, width = a.width;
@@ -332,6 +334,11 @@ template <class T, int PIECES, int QUERIES, int AHEAD> DEV void decode_rows(cons
         const u32 g = e / width, d = e % width;
         if (g < group && d < a.dim) out[g * a.dim + d] = result[e] / total[g];
     }
+}
+
+template <class T, int PIECES, int QUERIES, int AHEAD> DEV void decode_rows(const AttendArgs& a) {
+    if (a.splits > 1) decode_parts<T, PIECES, QUERIES, AHEAD, SHORT_PART>(a);
+    else decode_parts<T, PIECES, QUERIES, AHEAD, LONG_PART>(a);
 }
 
 KERNEL(decode_f32, AttendArgs, DECODE_THREADS) { decode_rows<float, 2, 1, 4>(a); }

@@ -11,11 +11,22 @@ typedef signed char i8;
 #ifdef VOCE_EMULATED
 #define DEV static inline
 #define KERNEL(name, Args, threads) void name(const Args a)
+#define KERNEL_AHEAD(name, Args, threads) void name(const Args a)
 #define SHARED(type, name) type* name = static_cast<type*>(emulator::shared())
 #define CONSTANT static const
 #else
 #define DEV static __device__ __forceinline__
-#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+// The launch of a kernel is set up while the one before it runs: each lets the next one start, and waits for those before
+// it to be done. KERNEL_AHEAD leaves both to the kernel, which may first ask for what no other kernel writes.
+#define KERNEL_AHEAD(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+#define KERNEL(name, Args, threads)                 \
+    DEV void name##_body(const Args& a);            \
+    KERNEL_AHEAD(name, Args, threads) {             \
+        dependents_may_start();                     \
+        wait_for_others();                          \
+        name##_body(a);                             \
+    }                                               \
+    DEV void name##_body(const Args& a)
 extern __shared__ __align__(128) unsigned char voce_shared[];
 #define SHARED(type, name) type* name = reinterpret_cast<type*>(voce_shared)
 #define CONSTANT static __device__ const
@@ -37,6 +48,20 @@ DEV bf16 narrow(float x) {
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 DEV u32 narrow2(float a, float b) { return (u32)narrow(a) | (u32)narrow(b) << 16; }
+
+DEV float4 widen4(const uint2 v) { return {low(v.x), high(v.x), low(v.y), high(v.y)}; }
+
+// From here on the next kernel may be set up, and from there on what earlier kernels wrote may be read.
+DEV void dependents_may_start() {
+#if !defined(VOCE_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+DEV void wait_for_others() {
+#if !defined(VOCE_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 DEV float warp_sum(float x) {
     for (int m = 16; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m);
@@ -130,15 +155,82 @@ DEV Moments row_moments(const Norm& n, const float* x, u32 k, float* scratch) {
     return m;
 }
 
+// A row's values in the registers of a warp: piece p of a lane is four values from 4 * (32 p + lane) on, zeros past k.
+template <int PIECES> DEV void warp_row(const float* x, u32 k, float4 (&v)[PIECES]) {
+    const u32 lane = threadIdx.x % 32;
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const u32 i = 4 * (32 * p + lane);
+        v[p] = i < k ? *reinterpret_cast<const float4*>(x + i) : none;
+    }
+}
+template <int PIECES> DEV Moments warp_moments(const Norm& n, const float4 (&v)[PIECES], u32 k) {
+    const u32 lane = threadIdx.x % 32;
+    Moments m = {0.0f, 1.0f};
+    float sum = 0.0f;
+    if (n.kind == NORM_LAYER) {
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) sum += v[p].x + v[p].y + v[p].z + v[p].w;
+        m.mean = warp_sum(sum) / k;
+    }
+    sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        if (4 * (32 * p + lane) >= k) continue;
+        const float a = v[p].x - m.mean, b = v[p].y - m.mean, c = v[p].z - m.mean, d = v[p].w - m.mean;
+        sum += a * a + b * b + c * c + d * d;
+    }
+    m.scale = rsqrtf(warp_sum(sum) / k + n.eps);
+    return m;
+}
+
 DEV float apply_norm(const Norm& n, const Moments& m, float x, u32 row, u32 i) {
     if (n.kind == NORM_NONE) return x;
-    if (n.kind == NORM_ACT) return activate(n.act, x);
+    if (n.kind == NORM_ACT) return activate(n.act, n.bias ? x + at<const float>(n.bias)[i] : x);
     x = (x - m.mean) * m.scale;
     if (n.weight) x *= at<const float>(n.weight)[i];
     if (n.bias) x += at<const float>(n.bias)[i];
     if (n.scale) x *= 1.0f + at<const float>(n.scale)[(u64)row * n.scale_stride + i];
     if (n.shift) x += at<const float>(n.shift)[(u64)row * n.shift_stride + i];
     return x;
+}
+
+// Four values of a row of parameters.
+DEV float4 four(u64 base, u64 i) {
+    const u64 place = base + 4 * i;
+    if (place % 16 == 0) return *at<const float4>(place);
+    const float* x = at<const float>(place);
+    return {x[0], x[1], x[2], x[3]};
+}
+// The same of four neighbouring values; `weight` is what the norm has for them.
+DEV float4 apply_norm4(const Norm& n, const Moments& m, float4 x, const float4& weight, u32 row, u32 i) {
+    if (n.kind == NORM_NONE) return x;
+    x = {(x.x - m.mean) * m.scale, (x.y - m.mean) * m.scale, (x.z - m.mean) * m.scale, (x.w - m.mean) * m.scale};
+    if (n.weight) x = {x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w};
+    if (n.bias) {
+        const float4 b = four(n.bias, i);
+        x = {x.x + b.x, x.y + b.y, x.z + b.z, x.w + b.w};
+    }
+    if (n.scale) {
+        const float4 s = four(n.scale, (u64)row * n.scale_stride + i);
+        x = {x.x * (1.0f + s.x), x.y * (1.0f + s.y), x.z * (1.0f + s.z), x.w * (1.0f + s.w)};
+    }
+    if (n.shift) {
+        const float4 s = four(n.shift, (u64)row * n.shift_stride + i);
+        x = {x.x + s.x, x.y + s.y, x.z + s.z, x.w + s.w};
+    }
+    return x;
+}
+// The weights of a norm as a warp holds a row; asked for before the row's sums are known.
+template <int PIECES> DEV void warp_weights(const Norm& n, u32 k, float4 (&w)[PIECES]) {
+    const u32 lane = threadIdx.x % 32;
+    const float4 one = {1.0f, 1.0f, 1.0f, 1.0f};
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const u32 i = 4 * (32 * p + lane);
+        w[p] = n.weight && i < k ? *at<const float4>(n.weight + 4 * (u64)i) : one;
+    }
 }
 
 // How a result meets the output: bias, activation, then set, add or gated add.
@@ -150,6 +242,24 @@ struct Store {
     u64 out, bias, gate;
     u32 out_stride, gate_stride, act, store;
 };
+
+// Four neighbouring results; strides and `i` are multiples of four.
+DEV void put4(const Store& s, u32 row, u32 i, float4 v) {
+    if (s.bias) {
+        const float4 b = *at<const float4>(s.bias + 4 * (u64)i);
+        v = {v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w};
+    }
+    v = {activate(s.act, v.x), activate(s.act, v.y), activate(s.act, v.z), activate(s.act, v.w)};
+    float4* out = at<float4>(s.out + 4 * ((u64)row * s.out_stride + i));
+    if (s.store == STORE_SET) {
+        *out = v;
+        return;
+    }
+    float4 g = {1.0f, 1.0f, 1.0f, 1.0f};
+    if (s.store == STORE_GATED) g = *at<const float4>(s.gate + 4 * ((u64)row * s.gate_stride + i));
+    const float4 o = *out;
+    *out = {o.x + g.x * v.x, o.y + g.y * v.y, o.z + g.z * v.z, o.w + g.w * v.w};
+}
 
 DEV void put(const Store& s, u32 row, u32 i, float v) {
     if (s.bias) v += at<const float>(s.bias)[i];

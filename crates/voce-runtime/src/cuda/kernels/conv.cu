@@ -4,7 +4,7 @@
 // need next into the other, so one launch does both; which half is which is in the table of spans.
 
 struct Stream {
-    u64 x, past, spans;
+    u64 x, past, spans, rows;
     u32 width, history, count, pre, replicate, pad;
 };
 
@@ -12,16 +12,9 @@ struct Stream {
 // just begun), and the row that the first tap of its first output sees.
 struct StreamSpan { u32 first_out, first, rows, slot, half, blank, origin, pad; };
 
-// The span that an output row belongs to: the last one that begins at it or before.
+// The span that an output row belongs to, as the table of rows says.
 DEV StreamSpan span_of(const Stream& s, u32 row) {
-    const StreamSpan* spans = at<const StreamSpan>(s.spans);
-    u32 low = 0, high = s.count;
-    while (high - low > 1) {
-        const u32 middle = (low + high) / 2;
-        if (spans[middle].first_out <= row) low = middle;
-        else high = middle;
-    }
-    return spans[low];
+    return at<const StreamSpan>(s.spans)[at<const u32>(s.rows)[row]];
 }
 
 // Where a row of a stream is, past rows first; nowhere for a row of zeros. New rows are yet to be activated.
@@ -41,8 +34,24 @@ DEV StreamRow stream_row(const Stream& s, const StreamSpan& p, u32 r) {
 }
 DEV float stream_value(const StreamRow& row, u32 i) { return row.at ? activate(row.act, row.at[i]) : 0.0f; }
 
-// One value of the past rows that come next.
+// Four values of the past rows that come next; `StreamArgs::keep_blocks` counts them.
+DEV void stream_keep4(const Stream& s, u32 index) {
+    const u32 row_pieces = s.width / 4, kept = s.history * row_pieces;
+    const u32 span = index / kept, h = index % kept / row_pieces, i = index % row_pieces * 4;
+    if (span >= s.count) return;
+    const StreamSpan p = at<const StreamSpan>(s.spans)[span];
+    if (p.rows == 0) return;
+    const u64 row = (u64)(2 * p.slot + (p.half ^ 1)) * s.history + h;
+    const StreamRow r = stream_row(s, p, h + p.rows);
+    float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
+    if (r.act != ACT_NONE) v = {activate(r.act, v.x), activate(r.act, v.y), activate(r.act, v.z), activate(r.act, v.w)};
+    *reinterpret_cast<float4*>(at<float>(s.past) + row * s.width + i) = v;
+}
+
+// One value of the past rows that come next, or four where rows are whole fours.
 DEV void stream_keep(const Stream& s, u32 index) {
+    if (s.width % 4 == 0) return stream_keep4(s, index);
     const u32 kept = s.history * s.width;
     const u32 span = index / kept, h = index % kept / s.width, i = index % s.width;
     if (span >= s.count) return;
@@ -203,6 +212,49 @@ KERNEL(depthwise, DepthwiseArgs, 256) {
         out[i] = activate(a.act, apply_norm(a.norm, m, out[i], row, i));
 }
 
+// Rows of up to 1024 channels, a thread four of them: sums stay in registers until the norm is done.
+#define DEPTHWISE_TAPS 9
+KERNEL(depthwise4, DepthwiseArgs, 256) {
+    __shared__ float scratch[33];
+    const Stream& s = a.stream;
+    const u32 row = blockIdx.x;
+    if (row >= a.rows) {
+        stream_keep(s, (row - a.rows) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const StreamSpan p = span_of(s, row);
+    const u32 i = 4 * threadIdx.x;
+    const bool mine = i < s.width;
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+    float4 sum = mine && a.bias ? *at<const float4>(a.bias + 4 * (u64)i) : none;
+    const float4 weight = mine && a.norm.weight ? four(a.norm.weight, i) : none;
+    float4 x[DEPTHWISE_TAPS];
+#pragma unroll
+    for (u32 tap = 0; tap < DEPTHWISE_TAPS; tap++) {
+        x[tap] = none;
+        if (tap >= a.taps) continue;
+        const StreamRow r = stream_row(s, p, row - p.first_out + tap);
+        if (mine && r.at) x[tap] = *reinterpret_cast<const float4*>(r.at + i);
+    }
+#pragma unroll
+    for (u32 tap = 0; tap < DEPTHWISE_TAPS; tap++) {
+        if (!mine || tap >= a.taps) continue;
+        const float4 w = __ldg(at<const float4>(a.kernel + 4 * ((u64)tap * s.width + i)));
+        sum = {fmaf(x[tap].x, w.x, sum.x), fmaf(x[tap].y, w.y, sum.y), fmaf(x[tap].z, w.z, sum.z),
+               fmaf(x[tap].w, w.w, sum.w)};
+    }
+    if (a.norm.kind != NORM_NONE) {
+        Moments m = {0.0f, 1.0f};
+        m.mean = block_sum(mine ? sum.x + sum.y + sum.z + sum.w : 0.0f, scratch) / s.width;
+        const float b = sum.x - m.mean, c = sum.y - m.mean, d = sum.z - m.mean, e = sum.w - m.mean;
+        m.scale = rsqrtf(block_sum(mine ? b * b + c * c + d * d + e * e : 0.0f, scratch) / s.width + a.norm.eps);
+        if (mine) sum = apply_norm4(a.norm, m, sum, weight, row, i);
+    }
+    if (mine)
+        *at<float4>(a.out + 4 * ((u64)row * a.out_stride + i)) = {activate(a.act, sum.x), activate(a.act, sum.y),
+                                                                  activate(a.act, sum.z), activate(a.act, sum.w)};
+}
+
 struct SubsampleArgs {
     Stream stream;
     u64 kernel, bias, out;
@@ -239,5 +291,55 @@ KERNEL(subsample, SubsampleArgs, 256) {
             }
         }
         out[c] = activate(a.act, sum);
+    }
+}
+
+// Bins of a time row that a thread takes one after the other, with its weights in registers.
+#define SUBSAMPLE_BINS 8
+
+// The same for channels by fours: `lanes` threads, four channels each, share SUBSAMPLE_BINS bins of a time row.
+KERNEL(subsample4, SubsampleArgs, 256) {
+    const Stream& s = a.stream;
+    if (blockIdx.x >= a.row_blocks) {
+        stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const u32 groups = (a.out_bins + SUBSAMPLE_BINS - 1) / SUBSAMPLE_BINS;
+    const u32 tile = blockIdx.x * (blockDim.x / a.lanes) + threadIdx.x / a.lanes, c = 4 * (threadIdx.x % a.lanes);
+    const u32 time = tile / groups, first = tile % groups * SUBSAMPLE_BINS;
+    if (time * a.out_bins >= a.rows || c >= a.channels) return;
+    const StreamSpan p = span_of(s, time);
+    const u32 begin = p.origin + 2 * (time - p.first_out);
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+    const float4 bias = a.bias ? *at<const float4>(a.bias + 4 * (u64)c) : none;
+    float4 w[9];
+    const float* rows[3];
+#pragma unroll
+    for (u32 t = 0; t < 9; t++) w[t] = *at<const float4>(a.kernel + 4 * ((u64)t * a.channels + c));
+#pragma unroll
+    for (u32 dt = 0; dt < 3; dt++) rows[dt] = stream_row(s, p, begin + dt).at;
+    const u32 last = min(first + SUBSAMPLE_BINS, a.out_bins);
+    for (u32 bin = first; bin < last; bin++) {
+        float4 sum = bias;
+#pragma unroll
+        for (u32 dt = 0; dt < 3; dt++) {
+            if (!rows[dt]) continue;
+#pragma unroll
+            for (u32 df = 0; df < 3; df++) {
+                const u32 f = 2 * bin + df - a.left;
+                if (f >= a.bins) continue;
+                float4 v;
+                if (a.spread) {
+                    const float x = rows[dt][f];
+                    v = {x, x, x, x};
+                } else {
+                    v = *reinterpret_cast<const float4*>(rows[dt] + f * a.channels + c);
+                }
+                const float4 k = w[3 * dt + df];
+                sum = {fmaf(v.x, k.x, sum.x), fmaf(v.y, k.y, sum.y), fmaf(v.z, k.z, sum.z), fmaf(v.w, k.w, sum.w)};
+            }
+        }
+        *at<float4>(a.out + 4 * (((u64)time * a.out_bins + bin) * a.channels + c)) = {
+            activate(a.act, sum.x), activate(a.act, sum.y), activate(a.act, sum.z), activate(a.act, sum.w)};
     }
 }

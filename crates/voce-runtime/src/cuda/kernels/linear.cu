@@ -50,6 +50,70 @@ KERNEL(prepare, PrepareArgs, 256) {
     }
 }
 
+// Eight values per thread of rows that need no sums: rounded to bf16, from f32 or, with a pending activation, from bf16.
+// Bound by memory.
+struct NarrowArgs {
+    Norm norm;
+    u64 x, out;
+    u32 x_stride, k, out_stride, rows, narrow, pad;
+};
+KERNEL(narrow_rows, NarrowArgs, 256) {
+    const u32 pieces = a.out_stride / 8;
+    const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 row = (u32)(index / pieces), i = (u32)(index % pieces) * 8;
+    if (row >= a.rows) return;
+    float v[8];
+    const u64 from = (u64)row * a.x_stride + i;
+    if (a.narrow) {
+        const uint4 w = *at<const uint4>(a.x + 2 * from);
+        const float4 x = widen4({w.x, w.y}), y = widen4({w.z, w.w});
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w, v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
+    } else {
+        const float4 x = *at<const float4>(a.x + 4 * from), y = *at<const float4>(a.x + 4 * from + 16);
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w, v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
+    }
+    if (a.norm.kind == NORM_SWIGLU) {
+        float4 x, y;
+        if (a.narrow) {
+            const uint4 w = *at<const uint4>(a.x + 2 * (from + a.k));
+            x = widen4({w.x, w.y}), y = widen4({w.z, w.w});
+        } else {
+            x = *at<const float4>(a.x + 4 * (from + a.k)), y = *at<const float4>(a.x + 4 * (from + a.k) + 16);
+        }
+        const float g[8] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = v[j] * sigmoid(v[j]) * g[j];
+    } else if (a.norm.kind == NORM_ACT) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            if (a.norm.bias) v[j] += at<const float>(a.norm.bias)[i + j];
+            v[j] = activate(a.norm.act, v[j]);
+        }
+    }
+    *at<uint4>(a.out + 2 * ((u64)row * a.out_stride + i)) = {narrow2(v[0], v[1]), narrow2(v[2], v[3]), narrow2(v[4], v[5]),
+                                                             narrow2(v[6], v[7])};
+}
+
+// A warp per row, which it holds in registers: norm, then bf16. Bound by memory.
+template <int PIECES> DEV void norm_narrow_rows(const NarrowArgs& a) {
+    const u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= a.rows) return;
+    float4 v[PIECES], w[PIECES];
+    warp_row<PIECES>(at<const float>(a.x) + (u64)row * a.x_stride, a.k, v);
+    warp_weights<PIECES>(a.norm, a.k, w);
+    const Moments m = warp_moments<PIECES>(a.norm, v, a.k);
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const u32 i = 4 * (32 * p + lane);
+        if (i >= a.k) continue;
+        const float4 x = apply_norm4(a.norm, m, v[p], w[p], row, i);
+        *at<uint2>(a.out + 2 * ((u64)row * a.out_stride + i)) = {narrow2(x.x, x.y), narrow2(x.z, x.w)};
+    }
+}
+KERNEL(norm_narrow_4, NarrowArgs, 256) { norm_narrow_rows<4>(a); }
+KERNEL(norm_narrow_8, NarrowArgs, 256) { norm_narrow_rows<8>(a); }
+KERNEL(norm_narrow_16, NarrowArgs, 256) { norm_narrow_rows<16>(a); }
+
 struct EpilogueArgs {
     Store store;
     u64 products, row_scales, col_scales;
@@ -71,6 +135,25 @@ KERNEL(epilogue, EpilogueArgs, 256) {
     }
 }
 
+// The same, four columns per thread.
+KERNEL(epilogue4, EpilogueArgs, 256) {
+    const u32 pieces = a.n / 4;
+    const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 row = (u32)(index / pieces), i = (u32)(index % pieces) * 4;
+    if (row >= a.rows) return;
+    const u64 from = a.products + 4 * ((u64)row * a.stride + i);
+    float4 v;
+    if (a.integer) {
+        const int4 q = *at<const int4>(from);
+        const float r = at<const float>(a.row_scales)[row];
+        const float4 c = *at<const float4>(a.col_scales + 4 * (u64)i);
+        v = {(float)q.x * r * c.x, (float)q.y * r * c.y, (float)q.z * r * c.z, (float)q.w * r * c.w};
+    } else {
+        v = *at<const float4>(from);
+    }
+    put4(a.store, row, i, v);
+}
+
 struct LinearArgs {
     Norm norm;
     Store store;
@@ -81,66 +164,169 @@ struct LinearArgs {
 // Rows that share a pass over the weights.
 #define FEW_ROWS 8
 
-// Sixteen bytes of weights against the rows in shared memory.
-template <int ROWS> DEV void dot_f32(const uint4 w, const float* x, u32 stride, float* sum) {
-    const float4 v = {__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
+// Rows in shared memory are in groups: the first four values of all pieces, then the next four, so that lanes which
+// have neighbouring pieces read neighbouring values.
+DEV float4 row_four(const float* x, u32 stride, u32 groups, u32 group, u32 piece) {
+    return *reinterpret_cast<const float4*>(x + group * (stride / groups) + 4 * piece);
+}
+
+DEV float dot4(const float4& w, const float4& x, float sum) {
+    return fmaf(w.w, x.w, fmaf(w.z, x.z, fmaf(w.y, x.y, fmaf(w.x, x.x, sum))));
+}
+DEV float4 bytes4(u32 q) {
+    return {(float)(i8)q, (float)(i8)(q >> 8), (float)(i8)(q >> 16), (float)(i8)(q >> 24)};
+}
+
+// Sixteen bytes of weights, piece `p` of an output, against the rows.
+template <int FORMAT, int ROWS> DEV void dot_piece(const uint4 w, const float* x, u32 stride, u32 p, float* sum) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const float4 y = *reinterpret_cast<const float4*>(x + r * stride);
-        sum[r] += v.x * y.x + v.y * y.y + v.z * y.z + v.w * y.w;
-    }
-}
-template <int ROWS> DEV void dot_bf16(const uint4 w, const float* x, u32 stride, float* sum) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const float4 y = *reinterpret_cast<const float4*>(x + r * stride);
-        const float4 z = *reinterpret_cast<const float4*>(x + r * stride + 4);
-        sum[r] += low(w.x) * y.x + high(w.x) * y.y + low(w.y) * y.z + high(w.y) * y.w;
-        sum[r] += low(w.z) * z.x + high(w.z) * z.y + low(w.w) * z.z + high(w.w) * z.w;
-    }
-}
-DEV float byte_of(u32 w, int i) { return (float)(i8)(w >> (8 * i)); }
-template <int ROWS> DEV void dot_int8(const uint4 w, const float* x, u32 stride, float* sum) {
-    const u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const float4 y = *reinterpret_cast<const float4*>(x + r * stride + 4 * j);
-            const u32 q = words[j];
-            sum[r] += byte_of(q, 0) * y.x + byte_of(q, 1) * y.y + byte_of(q, 2) * y.z + byte_of(q, 3) * y.w;
+        const float* row = x + r * stride;
+        if (FORMAT == OPERAND_F32) {
+            const float4 v = {__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
+            sum[r] = dot4(v, row_four(row, stride, 1, 0, p), sum[r]);
+        } else if (FORMAT == OPERAND_BF16) {
+            sum[r] = dot4(widen4({w.x, w.y}), row_four(row, stride, 2, 0, p), sum[r]);
+            sum[r] = dot4(widen4({w.z, w.w}), row_four(row, stride, 2, 1, p), sum[r]);
+        } else {
+            sum[r] = dot4(bytes4(w.x), row_four(row, stride, 4, 0, p), sum[r]);
+            sum[r] = dot4(bytes4(w.y), row_four(row, stride, 4, 1, p), sum[r]);
+            sum[r] = dot4(bytes4(w.z), row_four(row, stride, 4, 2, p), sum[r]);
+            sum[r] = dot4(bytes4(w.w), row_four(row, stride, 4, 3, p), sum[r]);
         }
     }
 }
 
-// Up to ROWS rows: normed once per block into shared memory, then a warp per output over 16-byte pieces.
-template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, u32 first) {
-    const int values = FORMAT == OPERAND_F32 ? 4 : FORMAT == OPERAND_BF16 ? 8 : 16;
-    SHARED(float, x);
-    __shared__ float scratch[33];
-    const u32 stride = a.w_stride;
-    const u32 rows = min((u32)ROWS, a.rows - first);
-    for (u32 r = 0; r < ROWS; r++) {
-        const float* from = at<const float>(a.x) + (u64)(first + min(r, rows - 1)) * a.x_stride;
-        const Moments m = row_moments(a.norm, from, a.k, scratch);
-        for (u32 i = threadIdx.x; i < stride; i += blockDim.x)
-            x[r * stride + i] = i < a.k && r < rows ? operand_value(a.norm, m, from, a.k, first + r, i) : 0.0f;
-    }
-    __syncthreads();
+// Four-value pieces of a row that a thread holds while sums are taken: rows of up to 4096 values.
+#define FEW_HELD 4
+// Pieces of the first output that a lane asks for before it waits for anything.
+#define FEW_AHEAD 4
+
+// The moments of a row whose values the block's threads hold, with one meeting of the block: sums of what is left of
+// the row's first value.
+DEV Moments held_moments(const Norm& n, const float4 (&v)[FEW_HELD], float shift, u32 k, float2* scratch) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const u32 pieces = stride / values;
-    for (u32 i = blockIdx.x * warps + warp; i < a.n; i += gridDim.x * warps) {
-        const u64 bytes = FORMAT == OPERAND_F32 ? 4 : FORMAT == OPERAND_BF16 ? 2 : 1;
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int h = 0; h < FEW_HELD; h++) {
+        if (4 * (threadIdx.x + h * blockDim.x) >= k) continue;
+        const float a = v[h].x - shift, b = v[h].y - shift, c = v[h].z - shift, d = v[h].w - shift;
+        sum += a + b + c + d;
+        squares += a * a + b * b + c * c + d * d;
+    }
+    sum = warp_sum(sum);
+    squares = warp_sum(squares);
+    if (lane == 0) scratch[warp] = {sum, squares};
+    __syncthreads();
+    const float2 part = scratch[min(lane, warps - 1)];
+    sum = warp_sum(lane < warps ? part.x : 0.0f);
+    squares = warp_sum(lane < warps ? part.y : 0.0f);
+    Moments m = {0.0f, 1.0f};
+    if (n.kind == NORM_LAYER) {
+        const float off = sum / k;
+        m.mean = shift + off;
+        m.scale = rsqrtf(fmaxf(squares / k - off * off, 0.0f) + n.eps);
+    } else {
+        m.scale = rsqrtf(squares / k + n.eps);
+    }
+    return m;
+}
+
+// A row to its place in shared memory, normed; all of a thread's values are asked for at once.
+template <int GROUPS> DEV void few_row(const LinearArgs& a, u32 row, float* x, float2* scratch) {
+    const u32 k = a.k, stride = a.w_stride, pieces = stride / 4;
+    const float* from = at<const float>(a.x) + (u64)row * a.x_stride;
+    const bool sums = a.norm.kind == NORM_LAYER || a.norm.kind == NORM_RMS;
+    const bool fours = k % 4 == 0 && ((u64)from) % 16 == 0;
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (fours && (!sums || k <= 4 * FEW_HELD * blockDim.x)) {
+        for (u32 base = 0; base < pieces; base += FEW_HELD * blockDim.x) {
+            float4 v[FEW_HELD], w[FEW_HELD];
+            const float shift = a.norm.kind == NORM_LAYER ? from[0] : 0.0f;
+#pragma unroll
+            for (int h = 0; h < FEW_HELD; h++) {
+                const u32 i = 4 * (base + threadIdx.x + h * blockDim.x);
+                v[h] = i < k ? *reinterpret_cast<const float4*>(from + i) : none;
+                w[h] = none;
+                if (i >= k) continue;
+                if (sums && a.norm.weight) w[h] = four(a.norm.weight, i);
+                if (a.norm.kind == NORM_SWIGLU) w[h] = *reinterpret_cast<const float4*>(from + k + i);
+            }
+            Moments m = {0.0f, 1.0f};
+            if (sums) m = held_moments(a.norm, v, shift, k, scratch);
+#pragma unroll
+            for (int h = 0; h < FEW_HELD; h++) {
+                const u32 piece = base + threadIdx.x + h * blockDim.x, i = 4 * piece;
+                if (piece >= pieces) continue;
+                float4 y = v[h];
+                if (i >= k) {
+                    y = none;
+                } else if (sums) {
+                    y = apply_norm4(a.norm, m, y, w[h], row, i);
+                } else if (a.norm.kind == NORM_SWIGLU) {
+                    y = {y.x * sigmoid(y.x) * w[h].x, y.y * sigmoid(y.y) * w[h].y, y.z * sigmoid(y.z) * w[h].z,
+                         y.w * sigmoid(y.w) * w[h].w};
+                } else if (a.norm.kind == NORM_ACT) {
+                    y = {apply_norm(a.norm, m, y.x, row, i), apply_norm(a.norm, m, y.y, row, i + 1),
+                         apply_norm(a.norm, m, y.z, row, i + 2), apply_norm(a.norm, m, y.w, row, i + 3)};
+                }
+                *reinterpret_cast<float4*>(x + piece % GROUPS * (stride / GROUPS) + 4 * (piece / GROUPS)) = y;
+            }
+        }
+        return;
+    }
+    const Moments m = row_moments(a.norm, from, k, reinterpret_cast<float*>(scratch));
+    for (u32 i = threadIdx.x; i < stride; i += blockDim.x) {
+        const u32 piece = i / 4;
+        x[piece % GROUPS * (stride / GROUPS) + 4 * (piece / GROUPS) + i % 4] =
+            i < k ? operand_value(a.norm, m, from, k, row, i) : 0.0f;
+    }
+}
+
+// Up to ROWS rows: normed once per block into shared memory, then a warp per output over 16-byte pieces. The first
+// weights are on their way before the rows are there.
+template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, u32 first) {
+    const int groups = FORMAT == OPERAND_F32 ? 1 : FORMAT == OPERAND_BF16 ? 2 : 4;
+    const u64 bytes = FORMAT == OPERAND_F32 ? 4 : FORMAT == OPERAND_BF16 ? 2 : 1;
+    SHARED(float, x);
+    __shared__ float2 scratch[ROWS][32];
+    const u32 stride = a.w_stride, pieces = stride / (4 * groups);
+    const u32 rows = min((u32)ROWS, a.rows - first);
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const u32 begin = blockIdx.x * warps + warp;
+    uint4 ahead[FEW_AHEAD];
+    if (begin < a.n) {
+        const uint4* w = at<const uint4>(a.w + (u64)begin * stride * bytes);
+#pragma unroll
+        for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(lane + 32 * j, pieces - 1));
+    }
+    dependents_may_start();
+    wait_for_others();
+#pragma unroll 1
+    for (u32 r = 0; r < ROWS; r++) few_row<groups>(a, first + min(r, rows - 1), x + r * stride, scratch[r]);
+    __syncthreads();
+    for (u32 i = begin; i < a.n; i += gridDim.x * warps) {
         const uint4* w = at<const uint4>(a.w + (u64)i * stride * bytes);
         float sum[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) sum[r] = 0.0f;
-#pragma unroll 4
-        for (u32 p = lane; p < pieces; p += 32) {
-            const uint4 piece = __ldg(w + p);
-            if (FORMAT == OPERAND_F32) dot_f32<ROWS>(piece, x + p * values, stride, sum);
-            else if (FORMAT == OPERAND_BF16) dot_bf16<ROWS>(piece, x + p * values, stride, sum);
-            else dot_int8<ROWS>(piece, x + p * values, stride, sum);
+#pragma unroll
+        for (u32 j = 0; j < FEW_AHEAD; j++)
+            if (lane + 32 * j < pieces) dot_piece<FORMAT, ROWS>(ahead[j], x, stride, lane + 32 * j, sum);
+        u32 p = lane + 32 * FEW_AHEAD;
+        // Four pieces at a time, and the next output's first ones while the last of these are on their way.
+        for (; p < pieces; p += 32 * FEW_AHEAD) {
+#pragma unroll
+            for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(p + 32 * j, pieces - 1));
+#pragma unroll
+            for (u32 j = 0; j < FEW_AHEAD; j++)
+                if (p + 32 * j < pieces) dot_piece<FORMAT, ROWS>(ahead[j], x, stride, p + 32 * j, sum);
+        }
+        const u32 next = i + gridDim.x * warps;
+        if (next < a.n) {
+            const uint4* w = at<const uint4>(a.w + (u64)next * stride * bytes);
+#pragma unroll
+            for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(lane + 32 * j, pieces - 1));
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -160,6 +346,6 @@ template <int FORMAT> DEV void linear_any(const LinearArgs& a) {
     else linear_rows<FORMAT, 8>(a, first);
 }
 
-KERNEL(linear_f32, LinearArgs, 256) { linear_any<OPERAND_F32>(a); }
-KERNEL(linear_bf16, LinearArgs, 256) { linear_any<OPERAND_BF16>(a); }
-KERNEL(linear_int8, LinearArgs, 256) { linear_any<OPERAND_INT8>(a); }
+KERNEL_AHEAD(linear_f32, LinearArgs, 256) { linear_any<OPERAND_F32>(a); }
+KERNEL_AHEAD(linear_bf16, LinearArgs, 256) { linear_any<OPERAND_BF16>(a); }
+KERNEL_AHEAD(linear_int8, LinearArgs, 256) { linear_any<OPERAND_INT8>(a); }

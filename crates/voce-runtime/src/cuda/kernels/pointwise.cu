@@ -23,10 +23,22 @@ KERNEL(glu, GluArgs, 256) {
     for (u32 i = t.begin; i < t.end; i += a.lanes) out[i] = x[i] * sigmoid(x[a.n + i]);
 }
 
+// The same, four columns per thread.
+KERNEL(glu4, GluArgs, 256) {
+    const u32 pieces = a.n / 4;
+    const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 row = (u32)(index / pieces), i = (u32)(index % pieces) * 4;
+    if (row >= a.rows) return;
+    const u64 from = a.x + 4 * ((u64)row * (2 * a.n) + i);
+    const float4 x = *at<const float4>(from), y = *at<const float4>(from + 4 * (u64)a.n);
+    *at<float4>(a.out + 4 * ((u64)row * a.out_stride + i)) = {x.x * sigmoid(y.x), x.y * sigmoid(y.y), x.z * sigmoid(y.z),
+                                                              x.w * sigmoid(y.w)};
+}
+
 struct NormalizeArgs {
     Norm norm;
     u64 x;
-    u32 n, pad;
+    u32 n, rows;
 };
 
 // One block per row, in place: the sums have read all of the row before any of it is written.
@@ -36,6 +48,25 @@ KERNEL(normalize, NormalizeArgs, 256) {
     const Moments m = row_moments(a.norm, x, a.n, scratch);
     for (u32 i = threadIdx.x; i < a.n; i += blockDim.x) x[i] = apply_norm(a.norm, m, x[i], blockIdx.x, i);
 }
+
+// A warp per row, which it holds in registers.
+template <int PIECES> DEV void normalize_rows(const NormalizeArgs& a) {
+    const u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= a.rows) return;
+    float* x = at<float>(a.x) + (u64)row * a.n;
+    float4 v[PIECES], w[PIECES];
+    warp_row<PIECES>(x, a.n, v);
+    warp_weights<PIECES>(a.norm, a.n, w);
+    const Moments m = warp_moments<PIECES>(a.norm, v, a.n);
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const u32 i = 4 * (32 * p + lane);
+        if (i < a.n) *reinterpret_cast<float4*>(x + i) = apply_norm4(a.norm, m, v[p], w[p], row, i);
+    }
+}
+KERNEL(normalize_4, NormalizeArgs, 256) { normalize_rows<4>(a); }
+KERNEL(normalize_8, NormalizeArgs, 256) { normalize_rows<8>(a); }
+KERNEL(normalize_16, NormalizeArgs, 256) { normalize_rows<16>(a); }
 
 struct LstmCellArgs {
     u64 gates, state, from, to;

@@ -43,10 +43,12 @@ template <bool LIMIT> DEV Best own_best(const float* x, u32 n, const Best& last)
     return best;
 }
 
+// `more` are `m` further columns of the same rows, and `tail` is where what is wanted of them goes.
 struct SelectArgs {
-    u64 x, stats, top;
-    u32 stride, n, k;
+    u64 x, more, stats, top, tail;
+    u32 stride, n, k, m;
     float alpha;
+    u32 pad;
 };
 
 // `RowStats` of the CPU kernels, in their order.
@@ -77,14 +79,20 @@ KERNEL(argmax, SelectArgs, 256) {
     if (threadIdx.x == 0) at<u32>(a.top)[blockIdx.x] = best.index == NO_INDEX ? 0 : best.index;
 }
 
+// The best of a row with its sums, and the best of the further columns.
 KERNEL(choose, SelectArgs, 256) {
     __shared__ Best winners[33];
     __shared__ float scratch[33];
     const float* x = at<const float>(a.x) + (u64)blockIdx.x * a.stride;
     row_stats(a, x, block_best(own_best<false>(x, a.n, {}), winners), scratch);
+    if (a.m == 0) return;
+    const float* more = at<const float>(a.more) + (u64)blockIdx.x * a.stride;
+    const Best second = block_best(own_best<false>(more, a.m, {}), winners);
+    if (threadIdx.x == 0) at<u32>(a.tail)[blockIdx.x] = second.index == NO_INDEX ? 0 : second.index;
 }
 
-// The best of the threads' own bests wins a place; only the thread that had it looks for its next.
+// The best of the threads' own bests wins a place; only the thread that had it looks for its next. The further
+// columns are copied as they are.
 KERNEL(top_k, SelectArgs, 256) {
     __shared__ Best winners[33];
     __shared__ float scratch[33];
@@ -92,6 +100,9 @@ KERNEL(top_k, SelectArgs, 256) {
     Best own = own_best<false>(x, a.n, {});
     Best winner = block_best(own, winners);
     row_stats(a, x, winner, scratch);
+    const float* more = at<const float>(a.more) + (u64)blockIdx.x * a.stride;
+    float* tail = at<float>(a.tail) + (u64)blockIdx.x * a.m;
+    for (u32 i = threadIdx.x; i < a.m; i += blockDim.x) tail[i] = more[i];
     Best* top = at<Best>(a.top) + (u64)blockIdx.x * a.k;
     for (u32 place = 0; place < a.k; place++) {
         const bool found = winner.value > -INF;
