@@ -147,9 +147,13 @@ impl ModelThread {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
         // Whoever learns of the end by a stream finds the model dead.
         drop(life);
-        let reason = if result.is_err() { "the model thread panicked" } else { "it was closed" };
+        let reason = match (&result, self.exec.status()) {
+            (Err(_), _) => "the model thread panicked".to_owned(),
+            (Ok(()), Err(e)) => e.to_string(),
+            (Ok(()), Ok(())) => "it was closed".to_owned(),
+        };
         let end = |outlet: &Outlet, inlet: &Inlet| {
-            outlet.finish(Err(EngineError::Stopped(reason.into())));
+            outlet.finish(Err(EngineError::Stopped(reason.clone())));
             inlet.hang_up();
         };
         r.slots.iter().flatten().for_each(|s| end(&s.outlet, &s.inlet));
@@ -157,7 +161,8 @@ impl ModelThread {
     }
 
     fn run_until_stopped(&mut self, r: &mut Running) {
-        while !self.stop.load(Ordering::Relaxed) {
+        // A device that has failed does not come back: nothing of it may be taken for a result.
+        while !self.stop.load(Ordering::Relaxed) && self.exec.status().is_ok() {
             self.drop_cancelled(r);
             self.take_requests(r);
             if !self.step(r) {
@@ -276,6 +281,10 @@ impl ModelThread {
         let searching = Instant::now();
         self.search(r);
         let search = searching.elapsed();
+        if let Err(e) = self.exec.status() {
+            tracing::error!("the device has failed, and its streams end: {e}");
+            return true;
+        }
         self.tracer.event("search", searching, search, rows);
         self.count(r, rows, [encoder, search, begun.elapsed()]);
         self.settle(r);

@@ -177,6 +177,9 @@ impl CodecStage {
         self.faults.pass(FaultPoint::Codec);
         let begun = Instant::now();
         let audio = self.decoder.decode(exec, &mut self.state, &self.spans, &self.input);
+        if exec.status().is_err() {
+            return false;
+        }
         let took = begun.elapsed();
         let frames: usize = self.spans.iter().map(|s| s.rows).sum();
         self.tracer.event("codec", begun, took, frames);

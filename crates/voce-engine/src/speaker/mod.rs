@@ -450,15 +450,22 @@ fn codec_thread(
                 stage.handle(message);
             }
             stage.work(&mut exec);
+            if exec.status().is_err() {
+                break;
+            }
         }
     }));
     drop(life);
-    let reason = if result.is_err() { "the codec thread panicked" } else { "it was closed" };
-    stage.fail(reason);
+    let reason = match (result, exec.status()) {
+        (Err(_), _) => "the codec thread panicked".to_owned(),
+        (Ok(()), Err(e)) => e.to_string(),
+        (Ok(()), Ok(())) => "it was closed".to_owned(),
+    };
+    stage.fail(&reason);
     // Requests that the stage has not met yet; the model thread finds the channel closed and ends the others.
     while let Ok(message) = messages.try_recv() {
         if let Message::Open { output, .. } = message {
-            output.finish(Err(EngineError::Stopped(reason.into())));
+            output.finish(Err(EngineError::Stopped(reason.clone())));
         }
     }
 }

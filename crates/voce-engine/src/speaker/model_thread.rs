@@ -1,6 +1,6 @@
 //! The model thread: it owns the language model's slots, admits chunks of text and steps what is live.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -130,24 +130,29 @@ impl ModelThread {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
         // Whoever learns of the end by a stream finds the model dead.
         drop(life);
-        let reason = match (&result, &self.codec) {
-            (Err(_), _) => "the model thread panicked",
-            (Ok(()), Codec::Gone) => "the codec thread panicked",
-            (Ok(()), _) => "it was closed",
+        let reason = match (&result, self.exec.status(), &self.codec) {
+            (Err(_), ..) => "the model thread panicked".to_owned(),
+            (Ok(()), Err(e), _) => e.to_string(),
+            (Ok(()), Ok(()), Codec::Gone) => "the codec thread panicked".to_owned(),
+            (Ok(()), Ok(()), _) => "it was closed".to_owned(),
         };
         for job in &r.jobs {
-            job.new.output.finish(Err(EngineError::Stopped(reason.into())));
+            job.new.output.finish(Err(EngineError::Stopped(reason.clone())));
         }
         if let Codec::InLine(stage) = &mut self.codec {
-            stage.fail(reason);
+            stage.fail(&reason);
         }
         while let Ok(new) = self.requests.try_recv() {
-            new.output.finish(Err(EngineError::Stopped(reason.into())));
+            new.output.finish(Err(EngineError::Stopped(reason.clone())));
         }
     }
 
     fn run_until_stopped(&mut self, r: &mut Running) {
-        while !self.stop.load(Ordering::Relaxed) && !matches!(self.codec, Codec::Gone) {
+        // A device that has failed does not come back: nothing of it may be taken for speech.
+        while !self.stop.load(Ordering::Relaxed)
+            && !matches!(self.codec, Codec::Gone)
+            && self.exec.status().is_ok()
+        {
             self.drop_cancelled(r);
             self.take_requests(r);
             // A prompt takes a GPU no longer than a frame of all streams: those that wait begin together.
@@ -359,12 +364,13 @@ impl ModelThread {
     fn step_group(&mut self, r: &mut Running, steps: usize) -> bool {
         let Running { state, slots, jobs, live, noise, .. } = r;
         live.clear();
+        let places: HashMap<u64, usize> = jobs.iter().enumerate().map(|(i, j)| (j.id, i)).collect();
         for (i, slot) in slots.iter().enumerate() {
             let Some(s) = slot else { continue };
             // Chunks end soon, so those of a slow reader go on: they hold no slot for long, and only the next
             // one waits. A request with a frame limit of its own may go on for hours, and pauses.
             let may_go_on = |j: &Job| j.new.max_frames.is_none() || !j.new.output.is_full();
-            if jobs.iter().any(|j| j.id == s.job && j.new.steps == steps && may_go_on(j)) {
+            if places.get(&s.job).is_some_and(|&j| jobs[j].new.steps == steps && may_go_on(&jobs[j])) {
                 live.push(i);
             }
         }
@@ -379,7 +385,7 @@ impl ModelThread {
         noise.resize(live.len() * latent, 0.0);
         for (&i, out) in live.iter().zip(noise.chunks_exact_mut(latent)) {
             let s = slots[i].as_mut().expect("live");
-            let clamp = jobs.iter().find(|j| j.id == s.job).and_then(|j| j.new.noise_clamp);
+            let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
             s.noise.fill(s.std, clamp, out);
         }
         self.pulse.begin(Stage::Model);
@@ -390,6 +396,10 @@ impl ModelThread {
         let mut watch = |_: usize, _: &[f32]| through_backbone = Instant::now();
         let watch: Watch<'_> = if self.exec.device().is_none() { Some(&mut watch) } else { None };
         let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, watch);
+        if let Err(e) = self.exec.status() {
+            tracing::error!("the device has failed, and its requests end: {e}");
+            return true;
+        }
         let (backbone, head) = (through_backbone - begun, through_backbone.elapsed());
         self.tracer.event("backbone", begun, backbone, live.len());
         self.tracer.event("head", through_backbone, head, live.len());
@@ -397,7 +407,7 @@ impl ModelThread {
         let now = Instant::now();
         for (row, &i) in live.iter().enumerate() {
             let s = slots[i].as_mut().expect("live");
-            let job = jobs.iter_mut().find(|j| j.id == s.job).expect("slots of live requests");
+            let job = &mut jobs[places[&s.job]];
             let t = s.made;
             if out.eos.row(row)[0] > job.new.eos_threshold
                 && s.eos_step.is_none()

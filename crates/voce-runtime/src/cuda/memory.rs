@@ -127,6 +127,12 @@ impl Device {
         let _ = self.broken.set(error);
     }
 
+    /// Fails as a device does that is lost: for tests of those who use one.
+    #[cfg(feature = "cuda-emulator")]
+    pub fn lose(&self) {
+        self.fail(CudaError::Failed { call: "cuLaunchKernel", message: "the device was lost".into() });
+    }
+
     /// Notes the error of a call that enqueues work.
     pub(crate) fn check(&self, result: Result<(), CudaError>) {
         if let Err(e) = result {

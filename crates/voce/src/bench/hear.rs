@@ -18,7 +18,7 @@ use super::hear_report::{HearReport, Rates, hear_rates};
 use super::{SEED, hear_peers, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use crate::{device, interrupt, machine};
+use crate::{device, embedded, interrupt, machine};
 
 /// Seconds of audio that warm caches and buffers up.
 const WARM_UP: f64 = 3.0;
@@ -80,7 +80,11 @@ fn one(
     let begun = Instant::now();
     let listener = match (&args.shape, &args.model) {
         (Some(shape), _) => Listener::random(shape, SEED, &options)?,
-        (None, Some(model)) => Listener::open(&Store::from_env()?, model, &options)?,
+        (None, Some(model)) => {
+            let store = Store::from_env()?;
+            embedded::provide(&store, model)?;
+            Listener::open(&store, model, &options)?
+        }
         (None, None) => {
             return Err(Failure::usage(
                 "nothing to measure: give --model DIR, or --shape fastconformer-0.12b for random weights",

@@ -28,7 +28,7 @@ use voce_runtime::cuda::Device;
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use crate::{device, interrupt, machine};
+use crate::{device, embedded, interrupt, machine};
 use args::{BenchCommand, BenchSayArgs, Threads};
 use measure::Runs;
 use report::{FramesReport, Head, TextRow, TextsReport};
@@ -99,7 +99,10 @@ impl Subject {
 
     fn open(&self, store: &Store, options: &SpeakerOptions) -> Outcome<Speaker> {
         Ok(match self {
-            Subject::Model(model) => Speaker::open(store, model, options)?,
+            Subject::Model(model) => {
+                embedded::provide(store, model)?;
+                Speaker::open(store, model, options)?
+            }
             Subject::Shape(shape) => Speaker::random(shape, SEED, options)?,
         })
     }
