@@ -130,6 +130,19 @@ pub enum EngineError {
         /// What it may be.
         rule: &'static str,
     },
+    /// A device has too little memory for the slots that were asked for.
+    #[error(
+        "no memory on the device for {slots} slots of {} KiB: {fit} would fit; use fewer slots, or another device",
+        each >> 10
+    )]
+    NoRoom {
+        /// What was asked for.
+        slots: usize,
+        /// What there is room for.
+        fit: usize,
+        /// Bytes of a slot.
+        each: usize,
+    },
     /// Too many requests wait.
     #[error("all is busy: {0} requests are waiting or under way, try again later")]
     Busy(usize),
@@ -207,6 +220,7 @@ impl EngineError {
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) => "runtime",
             EngineError::BadRequest { .. } => "bad_request",
+            EngineError::NoRoom { .. } => "no_room",
             EngineError::Busy(_) => "busy",
             EngineError::Stopped(_) => "stopped",
             EngineError::Broken => "internal",

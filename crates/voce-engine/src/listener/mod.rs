@@ -209,6 +209,7 @@ impl Listener {
         let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
         let decoder = Decoder::load(&loader, &config, formats)?;
         let mut state = encoder.state(slots, frames_per_stream(&encoder, slots));
+        place.holds(slots, state.bytes_per_slot())?;
         encoder.reserve(&mut exec, &mut state)?;
         exec.status()?;
         let factor = config.encoder.subsampling_factor;

@@ -18,6 +18,7 @@ mod matrix;
 mod memory;
 mod nvidia;
 mod pointwise;
+mod products;
 mod profile;
 mod program;
 mod queue;

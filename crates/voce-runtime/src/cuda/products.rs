@@ -1,0 +1,285 @@
+//! Products by cuBLASLt: how each is set up, and which of the library's algorithms it runs by.
+
+use std::collections::hash_map::Entry;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+use cudarc::cublaslt::sys as lt;
+use cudarc::driver::sys as cu;
+
+use super::CudaError;
+use super::driver::{Address, Driver, Product, ProductKind, Stream};
+use super::nvidia::{Events, Nvidia, WORKSPACE, check};
+
+/// Rows from which the algorithms of a product are tried against each other.
+const TRIED_ROWS: u32 = 256;
+/// Algorithms that are tried, and runs of each that are timed.
+const TRIED: usize = 6;
+const TRIES: usize = 3;
+/// `CUBLAS_OP_T`.
+const TRANSPOSED: i32 = 1;
+
+/// What a product needs to be set up; addresses and alignment apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ProductKey {
+    kind: ProductKind,
+    dims: [u32; 6],
+    bias: bool,
+    accumulate: bool,
+    narrow: bool,
+}
+
+impl ProductKey {
+    fn of(p: &Product) -> Self {
+        Self {
+            kind: p.kind,
+            dims: [p.m, p.n, p.k, p.a_stride, p.w_stride, p.out_stride],
+            bias: p.bias != 0,
+            accumulate: p.accumulate,
+            narrow: p.narrow,
+        }
+    }
+
+    /// The same for all numbers of rows that share an algorithm.
+    fn coarse(mut self) -> Self {
+        self.dims[0] = self.dims[0].next_power_of_two();
+        self
+    }
+}
+
+/// A product that was set up.
+pub(super) struct Plan {
+    pub(super) op: lt::cublasLtMatmulDesc_t,
+    pub(super) layouts: [lt::cublasLtMatrixLayout_t; 3],
+    algorithm: lt::cublasLtMatmulAlgo_t,
+}
+
+pub(super) fn check_lt(call: &'static str, code: lt::cublasStatus_t) -> Result<(), CudaError> {
+    if code == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(CudaError::Failed { call, message: format!("{code:?}") })
+}
+
+impl Nvidia {
+    pub(super) fn product(&self, stream: Stream, p: &Product) -> Result<(), CudaError> {
+        let workspace = self.workspaces.lock().unwrap_or_else(|e| e.into_inner())[&stream.0];
+        let key = ProductKey::of(p);
+        let mut plans = self.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let plan = match plans.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(self.plan(stream, workspace, p)?),
+        };
+        self.multiply(stream, workspace, p, plan, &plan.algorithm, p.out)
+    }
+
+    /// Runs a product by an algorithm, with its result at `to`.
+    fn multiply(
+        &self,
+        stream: Stream,
+        workspace: Address,
+        p: &Product,
+        plan: &Plan,
+        algorithm: &lt::cublasLtMatmulAlgo_t,
+        to: Address,
+    ) -> Result<(), CudaError> {
+        let (one, zero) = (1f32.to_bits(), 0f32.to_bits());
+        let scalar = |on: bool| match (p.kind, on) {
+            (ProductKind::Int8, on) => u32::from(on),
+            (_, true) => one,
+            (_, false) => zero,
+        };
+        let (alpha, beta) = (scalar(true), scalar(p.accumulate));
+        if p.bias != 0 {
+            set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias)?;
+        }
+        // SAFETY: the plan's layouts describe these addresses; scalars are of the plan's scale type.
+        check_lt("cublasLtMatmul", unsafe {
+            lt::cublasLtMatmul(
+                self.blas,
+                plan.op,
+                std::ptr::from_ref(&alpha).cast(),
+                p.w as *const c_void,
+                plan.layouts[0],
+                p.a as *const c_void,
+                plan.layouts[1],
+                std::ptr::from_ref(&beta).cast(),
+                p.out as *const c_void,
+                plan.layouts[2],
+                to as *mut c_void,
+                plan.layouts[2],
+                algorithm,
+                workspace as *mut c_void,
+                WORKSPACE,
+                stream.0 as lt::cudaStream_t,
+            )
+        })
+    }
+
+    /// Row-major `out = a w^T` is column-major `out^T = w a^T`, where `w` is the transposed operand.
+    fn plan(&self, stream: Stream, workspace: Address, p: &Product) -> Result<Plan, CudaError> {
+        use lt::cublasComputeType_t as C;
+        use lt::cudaDataType_t as T;
+        let (compute, scale, value, mut result) = match p.kind {
+            ProductKind::F32 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_32F, T::CUDA_R_32F),
+            ProductKind::Tf32 => {
+                (C::CUBLAS_COMPUTE_32F_FAST_TF32, T::CUDA_R_32F, T::CUDA_R_32F, T::CUDA_R_32F)
+            }
+            ProductKind::Bf16 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_16BF, T::CUDA_R_32F),
+            ProductKind::Int8 => (C::CUBLAS_COMPUTE_32I, T::CUDA_R_32I, T::CUDA_R_8I, T::CUDA_R_32I),
+        };
+        if p.narrow {
+            result = T::CUDA_R_16BF;
+        }
+        let mut op = std::ptr::null_mut();
+        let layout = |kind, rows: u32, cols: u32, stride: u32| {
+            let mut layout = std::ptr::null_mut();
+            // SAFETY: a place for the result.
+            check_lt("cublasLtMatrixLayoutCreate", unsafe {
+                lt::cublasLtMatrixLayoutCreate(&mut layout, kind, rows as u64, cols as u64, stride as i64)
+            })?;
+            Ok::<_, CudaError>(layout)
+        };
+        let layouts = [
+            layout(value, p.k, p.n, p.w_stride)?,
+            layout(value, p.k, p.m, p.a_stride)?,
+            layout(result, p.n, p.m, p.out_stride)?,
+        ];
+        // SAFETY: a place for the result.
+        check_lt("cublasLtMatmulDescCreate", unsafe {
+            lt::cublasLtMatmulDescCreate(&mut op, compute, scale)
+        })?;
+        set(op, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
+        if p.bias != 0 {
+            let epilogue = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias)?;
+        }
+        let mut plan = Plan { op, layouts, algorithm: lt::cublasLtMatmulAlgo_t { data: [0; 8] } };
+        let coarse = ProductKey::of(p).coarse();
+        let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(known) = algorithms.get(&coarse)
+            && self.fits(&plan, known)
+        {
+            plan.algorithm = *known;
+            return Ok(plan);
+        }
+        let found = self.candidates(&plan)?;
+        plan.algorithm = match found[..] {
+            [] => {
+                return Err(CudaError::Failed {
+                    call: "cublasLtMatmulAlgoGetHeuristic",
+                    message: format!("no algorithm for {p:?}"),
+                });
+            }
+            [only] => only,
+            [first, ..] if p.m < TRIED_ROWS => first,
+            _ => self.fastest(stream, workspace, p, &plan, &found)?,
+        };
+        algorithms.insert(coarse, plan.algorithm);
+        Ok(plan)
+    }
+
+    /// Whether an algorithm that was chosen for another number of rows serves this product.
+    fn fits(&self, plan: &Plan, algorithm: &lt::cublasLtMatmulAlgo_t) -> bool {
+        let mut result = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::zeroed();
+        let [w, a, out] = plan.layouts;
+        // SAFETY: a place for the result.
+        unsafe {
+            let code = lt::cublasLtMatmulAlgoCheck(
+                self.blas,
+                plan.op,
+                w,
+                a,
+                out,
+                out,
+                algorithm,
+                result.as_mut_ptr(),
+            );
+            let result = result.assume_init();
+            code == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+                && result.state == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+                && result.workspaceSize <= WORKSPACE
+        }
+    }
+
+    /// The algorithms that the library would choose, best first.
+    fn candidates(&self, plan: &Plan) -> Result<Vec<lt::cublasLtMatmulAlgo_t>, CudaError> {
+        let mut preference = std::ptr::null_mut();
+        let mut found = [const { MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::zeroed() }; TRIED];
+        let mut results = 0;
+        let [w, a, out] = plan.layouts;
+        // SAFETY: places for the results; attributes have the sizes given; what is read was written.
+        unsafe {
+            check_lt("cublasLtMatmulPreferenceCreate", lt::cublasLtMatmulPreferenceCreate(&mut preference))?;
+            check_lt(
+                "cublasLtMatmulPreferenceSetAttribute",
+                lt::cublasLtMatmulPreferenceSetAttribute(
+                    preference,
+                    lt::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                    std::ptr::from_ref(&WORKSPACE).cast(),
+                    size_of_val(&WORKSPACE),
+                ),
+            )?;
+            let code = lt::cublasLtMatmulAlgoGetHeuristic(
+                self.blas,
+                plan.op,
+                w,
+                a,
+                out,
+                out,
+                preference,
+                TRIED as i32,
+                found[0].as_mut_ptr(),
+                &mut results,
+            );
+            lt::cublasLtMatmulPreferenceDestroy(preference);
+            check_lt("cublasLtMatmulAlgoGetHeuristic", code)?;
+            Ok(found[..results as usize].iter().map(|r| r.assume_init().algo).collect())
+        }
+    }
+
+    /// The algorithm that takes the least time here; its results go nowhere.
+    fn fastest(
+        &self,
+        stream: Stream,
+        workspace: Address,
+        p: &Product,
+        plan: &Plan,
+        found: &[lt::cublasLtMatmulAlgo_t],
+    ) -> Result<lt::cublasLtMatmulAlgo_t, CudaError> {
+        let Ok(nowhere) = self.alloc(p.m as usize * p.out_stride as usize * 4) else { return Ok(found[0]) };
+        let s = stream.0 as cu::CUstream;
+        let mut best = (f32::INFINITY, found[0]);
+        for algorithm in found {
+            let mut events = Events::default();
+            let run = || self.multiply(stream, workspace, p, plan, algorithm, nowhere);
+            // SAFETY: events of this device.
+            let timed = unsafe {
+                run()
+                    .and_then(|()| check("cuEventRecord", cu::cuEventRecord(events.make()?, s)))
+                    .and_then(|()| (0..TRIES).try_for_each(|_| run()))
+                    .and_then(|()| check("cuEventRecord", cu::cuEventRecord(events.make()?, s)))
+                    .and_then(|()| self.wait(stream))
+                    .and_then(|()| events.elapsed())
+            };
+            if let Ok(times) = timed
+                && times[0] < best.0
+            {
+                best = (times[0], *algorithm);
+            }
+        }
+        self.free(nowhere);
+        Ok(best.1)
+    }
+}
+
+type Attribute = lt::cublasLtMatmulDescAttributes_t;
+
+/// Sets an attribute of a product.
+fn set<T>(op: lt::cublasLtMatmulDesc_t, attribute: Attribute, value: &T) -> Result<(), CudaError> {
+    // SAFETY: the attribute has the size of the value.
+    check_lt("cublasLtMatmulDescSetAttribute", unsafe {
+        lt::cublasLtMatmulDescSetAttribute(op, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+    })
+}
