@@ -14,7 +14,7 @@ fn what_is_kept_for_products_reaches_them() {
     each_exec(|exec, name| {
         let arena = arena(exec);
         let mut rng = Rng(11);
-        for (rows, k, wide) in [(3, 64, 128), (20, 64, 128), (33, 512, 1024)] {
+        for (rows, k, wide) in [(3, 64, 128), (20, 64, 128), (20, 64, 24), (20, 64, 40), (33, 512, 1024)] {
             let up = Matrix::pack(&arena, Format::Bf16, wide, k, &rng.vec(wide * k));
             let down = Matrix::pack(&arena, Format::Bf16, k, wide, &rng.vec(k * wide));
             let half = Matrix::pack(&arena, Format::Bf16, k, wide / 2, &rng.vec(k * wide / 2));

@@ -194,3 +194,62 @@ impl Predictor {
         self.lstm.macs() + self.project.macs()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use voce_nn::weights::{RandomWeights, Tensor};
+    use voce_nn::{Precision, Weights};
+    use voce_runtime::Isa;
+
+    use super::*;
+
+    const VOCAB: usize = 5;
+
+    /// Random weights whose embedding has these rows: a label's of the whole table, none for zeros.
+    struct Rows(Vec<Option<usize>>);
+
+    impl Weights for Rows {
+        fn get(&self, name: &str, expected: &[usize]) -> Result<Option<Tensor>, WeightError> {
+            let random = RandomWeights::new(1, |_| false);
+            if !name.contains("embed") {
+                return random.get(name, expected);
+            }
+            let all = random.get(name, &[VOCAB + 1, expected[1]])?.expect("made up").values;
+            let row = |r: &Option<usize>| match r {
+                Some(r) => all[r * expected[1]..(r + 1) * expected[1]].to_vec(),
+                None => vec![0.0; expected[1]],
+            };
+            let values = self.0.iter().flat_map(row).collect();
+            Ok(Some(Tensor { shape: expected.to_vec(), values }))
+        }
+
+        fn shape(&self, name: &str) -> Option<Vec<usize>> {
+            name.contains("embed").then(|| vec![self.0.len(), 8])
+        }
+    }
+
+    /// What the joint is told after one label.
+    fn after(table: Vec<Option<usize>>, label: usize) -> Vec<f32> {
+        let config = PredictorConfig { hidden: 8, layers: 1, joint: 6, max_symbols: 1 };
+        let formats = Formats::new(Precision::F32, Isa::Scalar);
+        let predictor =
+            Predictor::load(&Loader::new(Arc::new(Rows(table))), &config, VOCAB, formats).unwrap();
+        let mut exec = Exec::with_isa(1, Isa::Scalar).unwrap();
+        let (mut lanes, mut scratch) = (predictor.lanes(1), predictor.scratch(1));
+        let mut moves = Moves::default();
+        moves.push(label as u32, 0, 0);
+        predictor.step(&mut exec, &moves, &mut lanes, &mut scratch);
+        lanes.out().row(0).to_vec()
+    }
+
+    #[test]
+    fn the_start_is_the_blanks_row_and_zeros_where_a_file_has_none() {
+        let labels: Vec<_> = (0..VOCAB).map(Some).collect();
+        let with = |last| labels.iter().copied().chain([last]).collect::<Vec<_>>();
+        assert_eq!(after(with(Some(2)), VOCAB), after(labels.clone(), 2));
+        assert_eq!(after(labels.clone(), VOCAB), after(with(None), VOCAB));
+        assert_ne!(after(with(Some(2)), VOCAB), after(with(None), VOCAB));
+    }
+}

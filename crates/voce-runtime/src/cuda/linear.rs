@@ -243,7 +243,8 @@ impl Cuda {
             let from = Source { x, stride: x_stride, narrow: pending.is_some() };
             self.prepare(norm, from, rows, w.k, device.stride, w.format)
         };
-        let narrow = op.narrow && how == 0 && w.format == Format::Bf16 && out_stride.is_multiple_of(8);
+        // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
+        let narrow = op.narrow && how == 0 && w.format == Format::Bf16 && out_stride.is_multiple_of(16);
         if narrow {
             let left = Pending { act: store.act, bias: store.bias };
             (store.act, store.bias) = (0, 0);

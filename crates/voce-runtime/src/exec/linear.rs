@@ -82,7 +82,8 @@ pub struct LinearOp<'a> {
     pub act: Activation,
     /// How the result meets `out`.
     pub gate: Gate<'a>,
-    /// Products alone read the result: a device may round it to bf16 and leave bias and activation to them.
+    /// Products of the same format alone read the result: a device may round it to bf16 and leave bias and activation
+    /// to them.
     pub narrow: bool,
 }
 
