@@ -112,6 +112,8 @@ struct Running {
     next_id: u64,
     live: Vec<usize>,
     noise: Vec<f32>,
+    /// Where each request is among the jobs, for the step under way.
+    places: HashMap<u64, usize>,
 }
 
 impl ModelThread {
@@ -125,6 +127,7 @@ impl ModelThread {
             next_id: 0,
             live: Vec::with_capacity(self.slots),
             noise: Vec::new(),
+            places: HashMap::new(),
         };
         let result =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_until_stopped(&mut r)));
@@ -362,9 +365,10 @@ impl ModelThread {
     }
 
     fn step_group(&mut self, r: &mut Running, steps: usize) -> bool {
-        let Running { state, slots, jobs, live, noise, .. } = r;
+        let Running { state, slots, jobs, live, noise, places, .. } = r;
         live.clear();
-        let places: HashMap<u64, usize> = jobs.iter().enumerate().map(|(i, j)| (j.id, i)).collect();
+        places.clear();
+        places.extend(jobs.iter().enumerate().map(|(i, j)| (j.id, i)));
         for (i, slot) in slots.iter().enumerate() {
             let Some(s) = slot else { continue };
             // Chunks end soon, so those of a slow reader go on: they hold no slot for long, and only the next
