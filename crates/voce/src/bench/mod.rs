@@ -176,15 +176,13 @@ fn one(
     } else if args.frames.is_some() {
         let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
         let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;
+        let kernels = device.map(limits::kernel_times).unwrap_or_default();
         let peak = machine::peak_rss_mb();
         progress.set_message("measuring the machine");
         let rates = limits::rates(speaker.info(), device)?;
         progress.finish_and_clear();
         let stages = limits::stages(speaker.info(), &runs, &rates, args.steps);
-        FramesReport::new(head, &runs, stages, rates, peak).print(console)?;
-        if !console.json {
-            limits::print_kernels(console, &device.map(limits::kernel_times).unwrap_or_default())?;
-        }
+        FramesReport::new(head, &runs, stages, rates, peak, kernels).print(console)?;
     } else {
         let mut rows = Vec::new();
         let mut stages = None;

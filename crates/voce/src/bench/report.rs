@@ -6,7 +6,7 @@ use serde::Serialize;
 use voce_engine::Speaker;
 use voce_engine::speaker::SpeakerInfo;
 
-use super::limits::{Rates, Stage, Stages};
+use super::limits::{KernelTime, Rates, Stage, Stages, print_kernels};
 use super::measure::{Runs, deviation, mean, quantile};
 use crate::console::{Console, bytes, milliseconds, round, table};
 use crate::failure::Outcome;
@@ -21,6 +21,7 @@ pub(super) struct Head {
     threads: usize,
     cpu: String,
     isa: &'static str,
+    device: Option<String>,
     overlapped: bool,
     load_ms: f64,
 }
@@ -35,6 +36,7 @@ impl Head {
             threads: info.threads,
             cpu: machine::cpu_name(),
             isa: info.isa.name(),
+            device: info.device.clone(),
             overlapped: info.beside,
             load_ms: milliseconds(load),
         }
@@ -43,9 +45,13 @@ impl Head {
     pub(super) fn line(&self) -> String {
         let voice = self.voice.as_deref().unwrap_or("none");
         let way = if self.overlapped { "codec beside the model" } else { "codec and model in turn" };
+        let place = match &self.device {
+            Some(device) => device.clone(),
+            None => format!("{} with {}", self.cpu, self.isa),
+        };
         format!(
-            "{} ({}, {} threads, {way}, voice: {voice}) on {} with {}; loaded in {:.0} ms",
-            self.model, self.precision, self.threads, self.cpu, self.isa, self.load_ms
+            "{} ({}, {} threads, {way}, voice: {voice}) on {place}; loaded in {:.0} ms",
+            self.model, self.precision, self.threads, self.load_ms
         )
     }
 }
@@ -73,12 +79,22 @@ pub(super) struct FramesReport {
     wall_sd_ms: f64,
     stages: Stages,
     rates: Rates,
+    /// What kernels took, with `--cuda-events on`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelTime>,
     #[serde(flatten)]
     head: Head,
 }
 
 impl FramesReport {
-    pub(super) fn new(head: Head, runs: &Runs, stages: Stages, rates: Rates, peak: Option<f64>) -> Self {
+    pub(super) fn new(
+        head: Head,
+        runs: &Runs,
+        stages: Stages,
+        rates: Rates,
+        peak: Option<f64>,
+        kernels: Vec<KernelTime>,
+    ) -> Self {
         let rtf = runs.each(|r| r.wall / r.audio.max(1e-9));
         let wall = runs.each(|r| r.wall * 1e3);
         let frames = runs.frame_ms();
@@ -102,6 +118,7 @@ impl FramesReport {
             wall_sd_ms: round(deviation(&wall), 3),
             stages,
             rates,
+            kernels,
             head,
         }
     }
@@ -125,7 +142,8 @@ impl FramesReport {
             self.first_audio_ms,
             limit_table(&self.stages, &self.rates),
         );
-        console.result(&text)
+        console.result(&text)?;
+        print_kernels(console, &self.kernels)
     }
 }
 
