@@ -23,8 +23,8 @@ pub use exec::{
     Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
 };
 pub use exec::{
-    EmbedOp, EmbedPart, EveryRow, HeadNormOp, MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling, Table,
-    Tokens,
+    EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
+    Sampling, Table, Tokens,
 };
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

@@ -33,7 +33,8 @@ fn entries() -> String {
     for (_, source) in program::SOURCES {
         for line in source
             .lines()
-            .filter_map(|l| l.strip_prefix("KERNEL(").or_else(|| l.strip_prefix("KERNEL_AHEAD(")))
+            .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
+            .filter_map(|(how, l)| ["", "_AHEAD", "_DENSE"].contains(&how).then_some(l))
         {
             let mut parts = line.split(',').map(str::trim);
             if let (Some(name), Some(args)) = (parts.next(), parts.next()) {

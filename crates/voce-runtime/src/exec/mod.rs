@@ -24,7 +24,7 @@ pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
-pub use head_norm::HeadNormOp;
+pub use head_norm::{HeadNormOp, HeadNorms};
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 pub use lstm::{AddReluOp, LstmCellOp};
