@@ -112,7 +112,10 @@ pub(crate) trait Driver: Send + Sync {
     fn free(&self, at: Address);
     fn stream(&self) -> Result<Stream, CudaError>;
     fn close(&self, stream: Stream);
-    /// Copies from host memory; `from` may be reused when this returns.
+    /// Locks host memory in place, so that copies need no stop on their way; says whether it could.
+    fn lock_host(&self, memory: &[u8]) -> bool;
+    fn unlock_host(&self, memory: &[u8]);
+    /// Copies from host memory; `from` may be reused when this returns, unless it is locked.
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;

@@ -15,6 +15,7 @@ mod kv;
 mod libraries;
 mod linear;
 mod matrix;
+mod mel;
 mod memory;
 mod nvidia;
 mod pointwise;

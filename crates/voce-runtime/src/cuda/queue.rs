@@ -17,7 +17,7 @@ use super::{CudaError, program};
 /// Bytes of an area of tables, unless a table is larger.
 const TABLES: usize = 1 << 20;
 /// Bytes from which host data go to the device by themselves and not among the tables.
-const LARGE: usize = 256 << 10;
+pub(super) const LARGE: usize = 256 << 10;
 /// Graphs that a queue keeps.
 const MAX_GRAPHS: usize = 256;
 /// Commands below which a graph is not worth keeping.
