@@ -267,7 +267,9 @@ impl ModelThread {
         self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
         let filling = Instant::now();
+        self.exec.note(0);
         self.fill(r);
+        self.exec.note(1);
         let encoding = Instant::now();
         let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
         let rows = spans.iter().map(|s| s.rows).sum();
@@ -275,23 +277,25 @@ impl ModelThread {
             r.projected.shape(rows, model.decoder.frame_width());
             model.decoder.project(&mut self.exec, x, rows, &mut r.projected);
         }
+        self.exec.note(2);
         r.parts.clear();
         let mut row = 0;
         for s in spans {
             r.parts.push(Part { slot: s.slot, row, rows: s.rows, done: 0, piece: 0 });
             row += s.rows;
         }
-        let encoder = encoding.elapsed();
-        self.tracer.event("encoder", encoding, encoder, rows);
         let searching = Instant::now();
         self.search(r);
-        let search = searching.elapsed();
         if let Err(e) = self.exec.status() {
             tracing::error!("the device has failed, and its streams end: {e}");
             return true;
         }
-        self.tracer.event("search", searching, search, rows);
-        self.count(r, rows, [encoding - filling, encoder, search, begun.elapsed()]);
+        let times = self.times([filling, encoding, searching]);
+        let [front, encoder, search] = times;
+        self.tracer.event("mel", filling, front, rows);
+        self.tracer.event("encoder", filling + front, encoder, rows);
+        self.tracer.event("search", filling + front + encoder, search, rows);
+        self.count(r, rows, [front, encoder, search, begun.elapsed()]);
         self.settle(r);
         self.pulse.end(Stage::Model, begun.elapsed(), rows, r.spans.iter().map(|s| s.slot));
         true
@@ -324,6 +328,17 @@ impl ModelThread {
             r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
         }
         did
+    }
+
+    /// How long front end, encoder and search took that began at these moments. A device does what the search waits for:
+    /// what it took for the others is theirs.
+    fn times(&self, begun: [Instant; 3]) -> [Duration; 3] {
+        let [filling, encoding, searching] = begun;
+        let (front, encoder, search) = (encoding - filling, searching - encoding, searching.elapsed());
+        let between = |from| self.exec.between(from, from + 1).unwrap_or_default();
+        let (made, encoded) = (between(0).min(search), between(1));
+        let encoded = encoded.min(search - made);
+        [front + made, encoder + encoded, search - made - encoded]
     }
 
     /// Takes the rows that were planned, or makes them on a device.

@@ -68,7 +68,12 @@ pub(crate) enum Command {
     Copy { from: Address, to: Address, bytes: usize },
     /// Sets bytes to zero.
     Zero { to: Address, bytes: usize },
+    /// Notes when this point is reached: the stream's moment of this number, below [`MOMENTS`].
+    Note(usize),
 }
+
+/// Moments that a stream keeps.
+pub(crate) const MOMENTS: usize = 4;
 
 /// A device's work queue: what is enqueued runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +133,8 @@ pub(crate) trait Driver: Send + Sync {
     fn capture(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<Option<Graph>, CudaError>;
     fn replay(&self, stream: Stream, graph: Graph) -> Result<(), CudaError>;
     fn drop_graph(&self, graph: Graph);
+    /// Milliseconds between two moments that a stream has passed; none where they were not noted.
+    fn between(&self, stream: Stream, from: usize, to: usize) -> Option<f32>;
     /// Waits until everything enqueued on a stream has run.
     fn wait(&self, stream: Stream) -> Result<(), CudaError>;
     /// Waits for all streams of the device.

@@ -240,6 +240,7 @@ impl Driver for Emulator {
                 Command::Copy { from, to, bytes } => unsafe {
                     std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes)
                 },
+                Command::Note(_) => {}
                 // SAFETY: memory of this device.
                 Command::Zero { to, bytes } => unsafe { std::ptr::write_bytes(*to as *mut u8, 0, *bytes) },
             }
@@ -277,6 +278,10 @@ impl Driver for Emulator {
     }
 
     fn drop_graph(&self, _graph: Graph) {}
+
+    fn between(&self, _stream: Stream, _from: usize, _to: usize) -> Option<f32> {
+        None
+    }
 
     fn wait(&self, _stream: Stream) -> Result<(), CudaError> {
         Ok(())

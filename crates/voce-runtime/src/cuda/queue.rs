@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
@@ -107,6 +108,17 @@ impl Queue {
         if bytes > 0 {
             self.push(Command::Copy { from, to, bytes });
         }
+    }
+
+    /// Records that the time is noted when this point is reached.
+    pub(crate) fn note(&mut self, moment: usize) {
+        self.push(Command::Note(moment));
+    }
+
+    /// Time between two moments, after the queue was waited for.
+    pub(crate) fn between(&self, from: usize, to: usize) -> Option<Duration> {
+        let ms = self.device.driver.between(self.stream, from, to)?;
+        Some(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
     /// Puts a host array where kernels of this step can read it, until the next flush. The same array twice is

@@ -41,6 +41,7 @@ pub use table::{EmbedOp, EmbedPart, EveryRow, Table};
 pub use tokens::Tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cuda::{Cuda, CudaError, Device};
 use crate::memory::AlignedVec;
@@ -146,6 +147,18 @@ impl Exec {
         if let Some(cuda) = &mut self.cuda {
             cuda.fetch(buffer, rows);
         }
+    }
+
+    /// Notes when a device has run all ops so far, as its moment of this number (0 to 3); CPUs run ops at once.
+    pub fn note(&mut self, moment: usize) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.note(moment);
+        }
+    }
+
+    /// Time between two moments, once something that came later was fetched; none where there is no device.
+    pub fn between(&self, from: usize, to: usize) -> Option<Duration> {
+        self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
     /// Waits until every op has run.
