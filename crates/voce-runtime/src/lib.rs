@@ -26,6 +26,7 @@ pub use exec::{
     EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
     Sampling, Table, Tokens,
 };
+pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
 pub use memory::{AlignedVec, WeightArena, return_large_blocks};

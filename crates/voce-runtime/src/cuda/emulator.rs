@@ -193,6 +193,12 @@ impl Driver for Emulator {
 
     fn close(&self, _stream: Stream) {}
 
+    fn lock_host(&self, _memory: &[u8]) -> bool {
+        true
+    }
+
+    fn unlock_host(&self, _memory: &[u8]) {}
+
     fn upload(&self, _stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         // SAFETY: device memory of that size, which is host memory.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -235,6 +241,7 @@ impl Driver for Emulator {
                 Command::Copy { from, to, bytes } => unsafe {
                     std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes)
                 },
+                Command::Note(_) => {}
                 // SAFETY: memory of this device.
                 Command::Zero { to, bytes } => unsafe { std::ptr::write_bytes(*to as *mut u8, 0, *bytes) },
             }
@@ -272,6 +279,10 @@ impl Driver for Emulator {
     }
 
     fn drop_graph(&self, _graph: Graph) {}
+
+    fn between(&self, _stream: Stream, _from: usize, _to: usize) -> Option<f32> {
+        None
+    }
 
     fn wait(&self, _stream: Stream) -> Result<(), CudaError> {
         Ok(())

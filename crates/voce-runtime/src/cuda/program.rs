@@ -22,6 +22,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("sampling.cu", include_str!("kernels/sampling.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("head_norm.cu", include_str!("kernels/head_norm.cu")),
+    ("mel.cu", include_str!("kernels/mel.cu")),
 ];
 
 /// A kernel's name and the bytes of its arguments.
@@ -97,6 +98,8 @@ kernels! {
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
     EMBED = "embed" (super::tokens::EmbedArgs),
     HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
+    MEL = "mel" (super::mel::MelArgs),
+    STANDARDISE = "standardise" (super::mel::StandardiseArgs),
 }
 
 /// The sources as one text.
