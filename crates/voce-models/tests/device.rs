@@ -11,6 +11,7 @@ use fixture::check;
 use recogniser::{error, look_aheads, rows, snr, stream};
 use voce_models::fastconformer::StreamShape;
 use voce_models::mimi::Stage;
+use voce_models::pocket::Voice;
 use voce_models::transducer::{Decoder, Hypothesis, Method, Search, SearchOptions, SearchState};
 use voce_nn::{Loader, Precision};
 use voce_runtime::{Buffer, Exec, FrameSpan, Span};
@@ -165,6 +166,36 @@ fn pocket_agrees_layer_by_layer() {
         }
         exec.status().unwrap();
     }
+}
+
+#[test]
+fn prompts_begun_together_are_as_begun_alone() {
+    backend::on_device();
+    let case = fixture::Case::f32("lsd4");
+    let mut exec = backend::exec(1);
+    let lm = case.lm();
+    let (voice, none) = (case.voice(&mut exec, &lm), Voice::empty(&lm));
+    let long: Vec<u32> = case.tokens().into_iter().cycle().take(70).collect();
+    let texts = [&long[..17], &long[3..5], &long[..], &long[1..6]];
+    let voices = [&voice, &none, &voice, &voice];
+    let slots = [3, 0, 4, 1];
+    let positions = voice.positions() + long.len();
+    let mut together = lm.state(5, positions);
+    let streams: Vec<_> = slots.into_iter().zip(voices).collect();
+    lm.start_all(&mut exec, &mut together, &streams);
+    let prompts: Vec<_> = slots.into_iter().zip(texts).collect();
+    lm.prefill_texts(&mut exec, &mut together, &prompts);
+    for ((slot, text), voice) in prompts.into_iter().zip(voices) {
+        let mut alone = lm.state(1, positions);
+        lm.start(&mut exec, &mut alone, 0, voice);
+        lm.prefill_tokens(&mut exec, &mut alone, 0, text);
+        let n = voice.positions() + text.len();
+        assert_eq!((together.position(slot), alone.position(0)), (n, n));
+        let [got, want] =
+            [(&together, slot), (&alone, 0)].map(|(state, slot)| exec.read_cache(state.cache(), slot, 0..n));
+        check(&format!("slot {slot}"), &got, &want, TOLERANCE);
+    }
+    exec.status().unwrap();
 }
 
 #[test]

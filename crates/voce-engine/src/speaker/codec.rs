@@ -18,6 +18,9 @@ use crate::pulse::{Pulse, Stage};
 
 /// Frames of one slot decoded together once it is ahead of playback.
 pub(super) const GROUP: usize = 4;
+/// Streams of a device from which every frame is decoded as it comes: they fill it without groups, and a step of as
+/// many streams as the one before is the same work over again.
+const CROWD: usize = 64;
 
 /// What the language model tells the codec.
 pub(super) enum Message {
@@ -155,14 +158,16 @@ impl CodecStage {
         self.spans.clear();
         self.input.clear();
         let mut room = self.state.max_frames();
+        let crowd = exec.device().is_some() && self.slots.iter().flatten().count() >= CROWD;
+        let group = if crowd { 1 } else { GROUP };
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let Some(s) = slot else { continue };
             // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
-            let due = s.decoded.clamp(1, GROUP);
+            let due = s.decoded.clamp(1, group);
             if s.latents.is_empty() || (!s.ended && s.latents.len() < due) || room == 0 {
                 continue;
             }
-            let n = s.latents.len().min(GROUP).min(room);
+            let n = s.latents.len().min(group).min(room);
             room -= n;
             s.latents.drain(..n).for_each(|l| self.input.extend_from_slice(&l));
             self.spans.push(Span { slot: i, rows: n });
@@ -260,10 +265,10 @@ impl CodecStage {
 
     /// Ends the stream of a closed request whose parts have all been delivered.
     fn finish(&mut self, job: u64) {
-        let busy = self.slots.iter().flatten().any(|s| s.job == job);
         if let Some(j) = self.jobs.get_mut(&job)
-            && !busy
+            && j.closed.is_some()
             && j.parts.is_empty()
+            && !self.slots.iter().flatten().any(|s| s.job == job)
             && let Some(result) = j.closed.take()
         {
             j.output.finish(result);

@@ -22,6 +22,7 @@ mod products;
 mod profile;
 mod program;
 mod queue;
+mod residual;
 mod rows;
 mod sampling;
 mod select;
