@@ -258,7 +258,7 @@ impl Speaker {
         let stage = CodecStage::new(decoder, slots, tracer, pulse.clone(), options.faults.clone());
         let codec = if beside {
             let (sender, messages) = sync_channel(AHEAD_STEPS);
-            let (exec, cores) = team(codec_threads, &place, options.pin)?;
+            let (exec, cores) = team(codec_threads, &place, options.pin, false)?;
             let life = Life(pulse.clone());
             handles.push(spawn("voce-codec", cores, move || codec_thread(stage, exec, messages, life))?);
             Codec::Beside { sender, held: Vec::new() }
@@ -266,7 +266,8 @@ impl Speaker {
             Codec::InLine(Box::new(stage))
         };
         let lm_threads = if beside { threads - codec_threads } else { threads };
-        let (exec, cores) = team(lm_threads, &place, options.pin)?;
+        // The model makes what the codec waits for, in many small steps.
+        let (exec, cores) = team(lm_threads, &place, options.pin, true)?;
         let model = ModelThread {
             lm: lm.clone(),
             exec,
@@ -410,9 +411,9 @@ pub fn default_threads() -> usize {
 }
 
 /// An executor, and the cores of its threads where they are to be pinned.
-fn team(threads: usize, place: &Place, pin: bool) -> Result<(Exec, Option<Cores>), EngineError> {
+fn team(threads: usize, place: &Place, pin: bool, first: bool) -> Result<(Exec, Option<Cores>), EngineError> {
     let cores = if pin { Cores::take(threads) } else { None };
-    let make = || place.exec(threads);
+    let make = || place.exec_with(threads, first);
     Ok((cores.as_ref().map_or_else(make, |cores| cores.hold(make))?, cores))
 }
 

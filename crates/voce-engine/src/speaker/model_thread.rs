@@ -54,6 +54,8 @@ struct Job {
 struct Slot {
     job: u64,
     noise: Noise,
+    /// Noise of the next frame, if it was drawn while a device made the last one.
+    drawn: Vec<f32>,
     std: f32,
     made: usize,
     limit: usize,
@@ -305,6 +307,7 @@ impl ModelThread {
             r.slots[slot] = Some(Slot {
                 job: job.id,
                 noise: Noise::new(job.new.seed, job.chunk),
+                drawn: Vec::new(),
                 std: job.new.temperature.sqrt(),
                 made: 0,
                 limit: match job.new.max_frames {
@@ -433,8 +436,13 @@ impl ModelThread {
         noise.resize(live.len() * latent, 0.0);
         for (&i, out) in live.iter().zip(noise.chunks_exact_mut(latent)) {
             let s = slots[i].as_mut().expect("live");
-            let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
-            s.noise.fill(s.std, clamp, out);
+            if s.drawn.is_empty() {
+                let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
+                s.noise.fill(s.std, clamp, out);
+            } else {
+                out.copy_from_slice(&s.drawn);
+                s.drawn.clear();
+            }
         }
         self.pulse.begin(Stage::Model);
         self.faults.pass(FaultPoint::Step);
@@ -443,7 +451,16 @@ impl ModelThread {
         // A look at the rows of a device would stop it.
         let mut watch = |_: usize, _: &[f32]| through_backbone = Instant::now();
         let watch: Watch<'_> = if self.exec.device().is_none() { Some(&mut watch) } else { None };
-        let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, watch);
+        self.lm.begin_step(&mut self.exec, state, live, noise, steps, watch);
+        if self.exec.device().is_some() {
+            for &i in live.iter() {
+                let s = slots[i].as_mut().expect("live");
+                let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
+                s.drawn.resize(latent, 0.0);
+                s.noise.fill(s.std, clamp, &mut s.drawn);
+            }
+        }
+        let out = self.lm.finish_step(&mut self.exec, state, live.len());
         if let Err(e) = self.exec.status() {
             tracing::error!("the device has failed, and its requests end: {e}");
             return true;

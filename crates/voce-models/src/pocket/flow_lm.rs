@@ -281,6 +281,20 @@ impl FlowLm {
         steps: usize,
         watch: Watch<'_>,
     ) -> StepOutput<'s> {
+        self.begin_step(exec, state, live, noise, steps, watch);
+        self.finish_step(exec, state, live.len())
+    }
+
+    /// The first half of a step, after which a device works while the host does something else.
+    pub fn begin_step(
+        &self,
+        exec: &mut Exec,
+        state: &mut FlowLmState,
+        live: &[usize],
+        noise: &[f32],
+        steps: usize,
+        watch: Watch<'_>,
+    ) {
         let rows = live.len();
         state.spans.clear();
         state.spans.extend(live.iter().map(|&slot| Span { slot, rows: 1 }));
@@ -303,6 +317,17 @@ impl FlowLm {
         exec.linear(&op, &mut state.eos);
         let latents = self.head.sample(exec, cond, norm, noise, steps, &mut state.head);
         exec.scatter_rows(latents, live, &mut state.last);
+        exec.begin();
+    }
+
+    /// What the step that was begun last has made of its `rows` slots.
+    pub fn finish_step<'s>(
+        &self,
+        exec: &mut Exec,
+        state: &'s mut FlowLmState,
+        rows: usize,
+    ) -> StepOutput<'s> {
+        let latents = state.head.made();
         exec.fetch(latents, rows);
         exec.fetch(&mut state.eos, rows);
         StepOutput { latents: latents.head(rows), eos: &state.eos }

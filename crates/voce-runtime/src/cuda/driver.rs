@@ -110,7 +110,8 @@ pub(crate) trait Driver: Send + Sync {
     fn alloc(&self, bytes: usize) -> Result<Address, CudaError>;
     /// Nothing that is enqueued may still use it.
     fn free(&self, at: Address);
-    fn stream(&self) -> Result<Stream, CudaError>;
+    /// A queue of its own; `first` ones go before others where both have work that waits.
+    fn stream(&self, first: bool) -> Result<Stream, CudaError>;
     fn close(&self, stream: Stream);
     /// Copies from host memory; `from` may be reused when this returns.
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;

@@ -186,7 +186,7 @@ impl Driver for Emulator {
         }
     }
 
-    fn stream(&self) -> Result<Stream, CudaError> {
+    fn stream(&self, _first: bool) -> Result<Stream, CudaError> {
         Ok(Stream(0))
     }
 

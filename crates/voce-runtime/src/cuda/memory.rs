@@ -60,7 +60,7 @@ impl Device {
     }
 
     fn with_driver(driver: Box<dyn Driver>) -> Result<Arc<Device>, CudaError> {
-        let setup = Mutex::new(driver.stream()?);
+        let setup = Mutex::new(driver.stream(false)?);
         Ok(Arc::new(Device {
             driver,
             setup,

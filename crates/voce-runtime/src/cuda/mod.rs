@@ -96,9 +96,9 @@ struct Scratch {
 }
 
 impl Cuda {
-    pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
+    pub(crate) fn new(device: Arc<Device>, first: bool) -> Result<Self, CudaError> {
         let Tuning { tf32, graphs, events } = device.tuning();
-        let mut queue = Queue::new(device)?;
+        let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
         queue.use_events = events;
         Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
@@ -106,6 +106,10 @@ impl Cuda {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.queue.device
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.queue.flush();
     }
 
     pub(crate) fn finish(&mut self) {

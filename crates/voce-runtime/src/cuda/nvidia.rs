@@ -353,12 +353,20 @@ impl Driver for Nvidia {
         }
     }
 
-    fn stream(&self) -> Result<Stream, CudaError> {
+    fn stream(&self, first: bool) -> Result<Stream, CudaError> {
         self.enter()?;
         let mut stream = std::ptr::null_mut();
         let flags = cu::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: a place for the result.
-        check("cuStreamCreate", unsafe { cu::cuStreamCreate(&mut stream, flags) })?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: places for the results.
+        unsafe {
+            check("cuCtxGetStreamPriorityRange", cu::cuCtxGetStreamPriorityRange(&mut least, &mut greatest))?;
+            let priority = if first { greatest } else { least };
+            check(
+                "cuStreamCreateWithPriority",
+                cu::cuStreamCreateWithPriority(&mut stream, flags, priority),
+            )?;
+        }
         let workspace = self.alloc(WORKSPACE)?;
         self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, workspace);
         Ok(Stream(stream as u64))

@@ -125,7 +125,13 @@ impl Exec {
 
     /// An executor of a device.
     pub fn on(device: &Arc<Device>) -> Result<Self, RuntimeError> {
-        let cuda = Cuda::new(device.clone())?;
+        Self::on_with(device, false)
+    }
+
+    /// An executor of a device, whose ops go before those of others when both wait there: `first` is for chains of
+    /// small ops that others depend on.
+    pub fn on_with(device: &Arc<Device>, first: bool) -> Result<Self, RuntimeError> {
+        let cuda = Cuda::new(device.clone(), first)?;
         Ok(Self { cuda: Some(Box::new(cuda)), ..Self::new(1)? })
     }
 
@@ -143,6 +149,13 @@ impl Exec {
     pub fn fetch(&mut self, buffer: &mut Buffer, rows: usize) {
         if let Some(cuda) = &mut self.cuda {
             cuda.fetch(buffer, rows);
+        }
+    }
+
+    /// Lets a device begin with the ops so far, and does not wait for it.
+    pub fn begin(&mut self) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.begin();
         }
     }
 
