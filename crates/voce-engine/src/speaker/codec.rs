@@ -50,6 +50,14 @@ struct Slot {
     ended: bool,
 }
 
+/// Audio of a slot that is to go to its reader.
+struct Decoded {
+    slot: usize,
+    job: u64,
+    order: usize,
+    samples: Vec<f32>,
+}
+
 struct Job {
     output: Arc<Output>,
     /// The part that goes to the reader now.
@@ -67,6 +75,8 @@ pub(super) struct CodecStage {
     jobs: BTreeMap<u64, Job>,
     spans: Vec<Span>,
     input: Vec<f32>,
+    /// What a device has decoded last: handed over while it decodes the next frames.
+    held: Vec<Decoded>,
     tracer: Tracer,
     pulse: Arc<Pulse>,
     faults: Faults,
@@ -89,6 +99,7 @@ impl CodecStage {
             jobs: BTreeMap::new(),
             spans: Vec::with_capacity(slots),
             input: Vec::new(),
+            held: Vec::new(),
             decoder,
             tracer,
             pulse,
@@ -98,6 +109,10 @@ impl CodecStage {
     }
 
     pub(super) fn handle(&mut self, message: Message) {
+        // Whatever else comes may end a part, and its audio goes before that.
+        if !matches!(message, Message::Frame { .. }) {
+            self.hand_over();
+        }
         match message {
             Message::Open { job, output } => {
                 self.jobs.insert(job, Job { output, current: 0, parts: BTreeMap::new(), closed: None });
@@ -141,11 +156,13 @@ impl CodecStage {
     }
 
     /// Whether a slot still has frames of an earlier chunk.
-    pub(super) fn is_busy(&self, slot: usize) -> bool {
+    pub(super) fn is_busy(&mut self, slot: usize) -> bool {
+        self.hand_over();
         self.slots[slot].is_some()
     }
 
-    /// Decodes every slot that is due. Returns whether anything was.
+    /// Decodes every slot that is due. Returns whether anything was. On a device the last audio is held until
+    /// [`CodecStage::hand_over`].
     pub(super) fn work(&mut self, exec: &mut Exec) -> bool {
         let mut worked = false;
         while self.round(exec) {
@@ -181,7 +198,9 @@ impl CodecStage {
         self.pulse.begin(Stage::Codec);
         self.faults.pass(FaultPoint::Codec);
         let begun = Instant::now();
-        let audio = self.decoder.decode(exec, &mut self.state, &self.spans, &self.input);
+        self.decoder.begin_decode(exec, &mut self.state, &self.spans, &self.input);
+        self.hand_over();
+        let audio = self.decoder.finish_decode(exec, &mut self.state);
         if exec.status().is_err() {
             return false;
         }
@@ -191,7 +210,6 @@ impl CodecStage {
         self.pulse.end(Stage::Codec, took, frames, self.spans.iter().map(|s| s.slot));
         let now = Instant::now();
         let (frame, fade) = (self.decoder.frame_size(), self.decoder.sample_rate() / 200);
-        let mut ready = Vec::with_capacity(self.spans.len());
         let mut at = 0;
         for span in &self.spans {
             let mut samples = audio[at..at + span.rows * frame].to_vec();
@@ -209,13 +227,22 @@ impl CodecStage {
                     st.codec_span.add(end, took, share);
                 });
             }
-            ready.push((span.slot, s.job, s.order, samples));
+            self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, samples });
         }
-        for (slot, job, order, samples) in ready {
+        if exec.device().is_none() {
+            self.hand_over();
+        }
+        true
+    }
+
+    /// Gives readers the audio that was held.
+    pub(super) fn hand_over(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        for Decoded { slot, job, order, samples } in held.drain(..) {
             self.deliver(job, order, samples, false);
             self.retire(slot);
         }
-        true
+        self.held = held;
     }
 
     /// A frame that nobody hears. The slot it uses starts anew with its next chunk.

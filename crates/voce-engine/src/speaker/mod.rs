@@ -441,7 +441,11 @@ fn codec_thread(
     life: Life,
 ) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        while let Ok(step) = messages.recv() {
+        while let Some(step) = messages.try_recv().ok().or_else(|| {
+            // The device has nothing to do beside it: what is held goes out before the wait.
+            stage.hand_over();
+            messages.recv().ok()
+        }) {
             // No more than the channel holds, or what is ready would wait for a model that is faster.
             for message in std::iter::once(step).chain(messages.try_iter().take(AHEAD_STEPS)).flatten() {
                 // A slot's next chunk may come before the frames of its last one are decoded.

@@ -177,7 +177,11 @@ impl ModelThread {
             let closed = self.close_finished(r);
             self.codec.flush();
             let decoded = match &mut self.codec {
-                Codec::InLine(stage) => stage.work(&mut self.exec),
+                Codec::InLine(stage) => {
+                    let decoded = stage.work(&mut self.exec);
+                    stage.hand_over();
+                    decoded
+                }
                 Codec::Beside { .. } | Codec::Gone => false,
             };
             if !(admitted || stepped || closed || decoded) {

@@ -117,6 +117,10 @@ pub(crate) trait Driver: Send + Sync {
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
+    /// Keeps host memory in its place, so that copies from the device need no other in between; whether it could.
+    fn pin(&self, at: usize, bytes: usize) -> bool;
+    /// Ends that; the memory is still there.
+    fn unpin(&self, at: usize);
     /// Enqueues commands in order; `args` is what launches refer to.
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError>;
     /// Enqueues commands, waits for them, and tells how many milliseconds each took.

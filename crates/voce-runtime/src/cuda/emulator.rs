@@ -204,6 +204,12 @@ impl Driver for Emulator {
         Ok(())
     }
 
+    fn pin(&self, _at: usize, _bytes: usize) -> bool {
+        false
+    }
+
+    fn unpin(&self, _at: usize) {}
+
     fn enqueue(&self, _stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
         for command in commands {
             match command {

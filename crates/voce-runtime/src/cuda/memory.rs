@@ -203,6 +203,27 @@ impl Drop for Device {
     }
 }
 
+/// Host memory that a device copies to by itself, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    device: Arc<Device>,
+    at: usize,
+}
+
+impl Pinned {
+    /// Pins values that stay where they are until this is dropped; none where that cannot be.
+    pub(crate) fn new(device: &Arc<Device>, values: &[f32]) -> Option<Self> {
+        let at = values.as_ptr() as usize;
+        device.driver.pin(at, size_of_val(values)).then(|| Self { device: device.clone(), at })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.device.driver.unpin(self.at);
+    }
+}
+
 /// Memory of a device; freed when nothing recorded or enqueued can use it any more.
 #[derive(Debug)]
 pub(crate) struct Memory {

@@ -35,14 +35,18 @@ use std::sync::atomic::Ordering;
 pub use driver::DeviceInfo;
 pub use error::CudaError;
 pub(crate) use matrix::DeviceMatrix;
-pub(crate) use memory::Memory;
 pub use memory::{Device, Tuning};
+pub(crate) use memory::{Memory, Pinned};
 pub use profile::Timing;
 pub(crate) use streams::PastRows;
 
 use crate::exec::{Buffer, Vector, View};
 use driver::Address;
 use queue::Queue;
+
+/// Fetch by which the host's half of a buffer is pinned, and bytes from which it is worth it.
+const PINNED_FETCHES: u32 = 4;
+const PINNED_BYTES: usize = 256 << 10;
 
 /// Facts about every NVIDIA device of this machine, or why none can be used.
 pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
@@ -174,6 +178,12 @@ impl Cuda {
         }
         let at = self.read(buffer);
         let len = rows * buffer.cols();
+        if 4 * len >= PINNED_BYTES {
+            buffer.twin.fetches += 1;
+            if buffer.twin.fetches == PINNED_FETCHES {
+                buffer.twin.pinned = Pinned::new(&self.queue.device, buffer.host());
+            }
+        }
         self.queue.download(at, &mut buffer.host_mut()[..len]);
         *buffer.twin.host_stale.get_mut() = false;
     }

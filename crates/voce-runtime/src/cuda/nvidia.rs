@@ -407,6 +407,19 @@ impl Driver for Nvidia {
         self.wait(stream)
     }
 
+    fn pin(&self, at: usize, bytes: usize) -> bool {
+        // SAFETY: memory of this process that outlives the pin.
+        self.enter().is_ok()
+            && unsafe { cu::cuMemHostRegister_v2(at as *mut c_void, bytes, 0) } == cu::CUresult::CUDA_SUCCESS
+    }
+
+    fn unpin(&self, at: usize) {
+        if self.enter().is_ok() {
+            // SAFETY: pinned above.
+            unsafe { cu::cuMemHostUnregister(at as *mut c_void) };
+        }
+    }
+
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
         commands.iter().try_for_each(|c| self.launch(stream, c, args))
