@@ -143,6 +143,15 @@ impl Transformer {
         }
     }
 
+    /// Makes room for calls of more rows.
+    pub fn widen(&self, state: &mut TransformerState, rows: usize) {
+        if state.qkv.rows() < rows {
+            for buffer in [&mut state.qkv, &mut state.attended, &mut state.hidden] {
+                *buffer = Buffer::new(rows, buffer.cols());
+            }
+        }
+    }
+
     /// Runs all layers over the spans' rows of `x`, in place, and moves their slots on.
     pub fn run(&self, exec: &mut Exec, x: &mut Buffer, spans: &[Span], state: &mut TransformerState) {
         self.run_watched(exec, x, spans, state, None);

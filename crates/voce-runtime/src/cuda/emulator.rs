@@ -187,7 +187,7 @@ impl Driver for Emulator {
         }
     }
 
-    fn stream(&self) -> Result<Stream, CudaError> {
+    fn stream(&self, _first: bool) -> Result<Stream, CudaError> {
         Ok(Stream(0))
     }
 
@@ -210,6 +210,12 @@ impl Driver for Emulator {
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
+
+    fn pin(&self, _at: usize, _bytes: usize) -> bool {
+        false
+    }
+
+    fn unpin(&self, _at: usize) {}
 
     fn enqueue(&self, _stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
         for command in commands {

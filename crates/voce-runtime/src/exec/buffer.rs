@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::cuda::Memory;
+use crate::cuda::{Memory, Pinned};
 use crate::matrix::Format;
 use crate::memory::AlignedVec;
 
@@ -14,12 +14,13 @@ use crate::memory::AlignedVec;
 /// next op that uses it; what ops write comes back by [`crate::Exec::fetch`], and reading without it panics.
 #[derive(Debug)]
 pub struct Buffer {
+    /// Goes before the data: it may have them pinned.
+    pub(crate) twin: Twin,
     pub(super) data: AlignedVec<f32>,
     pub(super) rows: usize,
     pub(super) cols: usize,
     /// The format of the products that alone read it.
     pub(crate) products: Option<Format>,
-    pub(crate) twin: Twin,
 }
 
 /// A buffer's other half on a device.
@@ -32,6 +33,9 @@ pub(crate) struct Twin {
     pub(crate) written: Mutex<Range<usize>>,
     /// The device holds bf16, and this is still to be done to it: see `LinearOp::narrow` and `Buffer::keep_for_products`.
     pub(crate) pending: Mutex<Option<Pending>>,
+    /// How often many values came back, and what makes that fast once it has become a habit.
+    pub(crate) fetches: u32,
+    pub(crate) pinned: Option<Pinned>,
 }
 
 /// What follows a product and is left to whoever reads it.
@@ -65,6 +69,9 @@ impl Buffer {
 
     /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
     pub fn shape(&mut self, rows: usize, cols: usize) {
+        if self.data.len() < rows * cols {
+            (self.twin.pinned, self.twin.fetches) = (None, 0);
+        }
         self.data.reserve_zeroed(rows * cols);
         (self.rows, self.cols) = (rows, cols);
         self.discard();
