@@ -3,6 +3,8 @@
 //! Five launches a layer for few rows on a device: product with norm, attention with norms of heads, rotation and the
 //! write to the ring, product with residual, product with norm, product with gate and residual.
 
+use std::ops::Range;
+
 use voce_runtime::{
     AttentionOp, Buffer, Exec, Gate, HeadNormOp, HeadNorms, KvCache, KvSpec, Norm, Rope, RopeStyle, Span,
     Vector,
@@ -230,6 +232,14 @@ impl Decoder {
         self.run_watched(exec, x, spans, state, None);
     }
 
+    /// As [`Decoder::run`]; a device begins with the first layer while the others are still being asked for.
+    pub fn run_early(&self, exec: &mut Exec, x: &mut Buffer, spans: &[Span], state: &mut DecoderState) {
+        self.run_layers(exec, x, spans, state, 0..1, None);
+        exec.begin();
+        self.run_layers(exec, x, spans, state, 1..self.layers.len(), None);
+        self.advance(spans, state);
+    }
+
     /// As [`Decoder::run`], showing the rows of `x` after each layer.
     pub fn run_watched(
         &self,
@@ -237,11 +247,29 @@ impl Decoder {
         x: &mut Buffer,
         spans: &[Span],
         state: &mut DecoderState,
+        watch: Watch<'_>,
+    ) {
+        self.run_layers(exec, x, spans, state, 0..self.layers.len(), watch);
+        self.advance(spans, state);
+    }
+
+    fn advance(&self, spans: &[Span], state: &mut DecoderState) {
+        spans.iter().for_each(|s| state.cache.advance(s.slot, s.rows));
+    }
+
+    fn run_layers(
+        &self,
+        exec: &mut Exec,
+        x: &mut Buffer,
+        spans: &[Span],
+        state: &mut DecoderState,
+        which: Range<usize>,
         mut watch: Watch<'_>,
     ) {
         let (c, rows) = (&self.config, spans.iter().map(|s| s.rows).sum());
         let rms = |weight| Norm::Rms { weight, eps: c.eps };
-        for (i, layer) in self.layers.iter().enumerate() {
+        for i in which {
+            let layer = &self.layers[i];
             let mut op = layer.qkv.op(&*x, rows);
             op.norm = rms(&layer.norm1);
             exec.linear(&op, &mut state.qkv);
@@ -279,9 +307,6 @@ impl Decoder {
                 exec.fetch(x, rows);
                 watch(i, x.head(rows));
             }
-        }
-        for s in spans {
-            state.cache.advance(s.slot, s.rows);
         }
     }
 

@@ -131,7 +131,7 @@ impl FrameDecoder {
 
     fn step_embedded(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
         let spans: Vec<Span> = rows.iter().map(|r| Span { slot: r.slot, rows: 1 }).collect();
-        self.decoder.run(exec, &mut state.x, &spans, &mut state.decoder);
+        self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder);
         let mut head = self.head.op(&state.x, rows.len());
         head.norm = self.decoder.norm();
         exec.linear(&head, &mut state.logits);

@@ -16,6 +16,8 @@ use super::{CudaError, libraries, program};
 const DRIVER: u32 = 12_000;
 /// The oldest driver whose graphs keep that a launch is set up early.
 const EARLY_DRIVER: u32 = 12_030;
+/// How much of a multiprocessor's memory is shared memory, and not first-level cache, while a kernel runs.
+const SHARED_PERCENT: i32 = 100;
 /// Workspace of a stream's products.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
@@ -212,6 +214,16 @@ impl Nvidia {
                             function,
                             A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                             most,
+                        ),
+                    )?;
+                    // All alike: a multiprocessor that has to divide its memory anew first runs empty, and a launch
+                    // that is set up early would wait for that.
+                    check(
+                        "cuFuncSetAttribute",
+                        cu::cuFuncSetAttribute(
+                            function,
+                            A::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                            SHARED_PERCENT,
                         ),
                     )?;
                 }

@@ -292,13 +292,15 @@ template <int FORMAT> DEV void few_ahead(const LinearArgs& a, uint4 (&ahead)[FEW
     const uint4* w = at<const uint4>(a.w + (u64)begin * a.w_stride * bytes);
 #pragma unroll
     for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(lane + 32 * j, pieces - 1));
-    // The rest of it and the next output come to the cache meanwhile, in lines of 128 bytes.
+    // The rest of it, the next output and the norm's weights come to the cache meanwhile, in lines of 128 bytes.
     const u64 row = a.w_stride * bytes, first = a.w + begin * row;
     const u64 second = begin + gridDim.x * (blockDim.x / 32) < a.n ? first + gridDim.x * (blockDim.x / 32) * row : 0;
     for (u64 line = 128 * lane; line < row; line += 128 * 32) {
         if (line >= 16 * 32 * FEW_AHEAD) prefetch(first + line);
         if (second) prefetch(second + line);
     }
+    if (begin == 0 && a.norm.weight)
+        for (u32 line = 128 * lane; line < 4 * a.k; line += 128 * 32) prefetch(a.norm.weight + line);
 }
 
 // Up to ROWS rows: normed once per block into shared memory, then a warp per output over 16-byte pieces. `ahead` is what
