@@ -109,6 +109,10 @@ impl Cuda {
         &self.queue.device
     }
 
+    pub(crate) fn submit(&mut self) {
+        self.queue.flush();
+    }
+
     pub(crate) fn finish(&mut self) {
         self.queue.wait();
     }

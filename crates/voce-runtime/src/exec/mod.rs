@@ -161,6 +161,14 @@ impl Exec {
         self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
+    /// Lets a device begin with the ops so far while the host goes on: worth it where they take it longer than the host
+    /// will take with those to come. CPUs run ops at once.
+    pub fn submit(&mut self) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.submit();
+        }
+    }
+
     /// Waits until every op has run.
     pub fn finish(&mut self) {
         if let Some(cuda) = &mut self.cuda {
