@@ -125,12 +125,17 @@ impl Place {
         }
     }
 
-    /// An executor; `threads` are those of a CPU.
-    pub(crate) fn exec(&self, threads: usize) -> Result<Exec, EngineError> {
+    /// An executor; `threads` are those of a CPU, and `first` is whether it goes before others on a device.
+    pub(crate) fn exec_with(&self, threads: usize, first: bool) -> Result<Exec, EngineError> {
         Ok(match &self.device {
-            Some(device) => Exec::on(device)?,
+            Some(device) => Exec::on_with(device, first)?,
             None => Exec::with_isa(threads, self.isa)?,
         })
+    }
+
+    /// An executor like any other; `threads` are those of a CPU.
+    pub(crate) fn exec(&self, threads: usize) -> Result<Exec, EngineError> {
+        self.exec_with(threads, false)
     }
 }
 

@@ -13,10 +13,11 @@ use voce_audio::mel::{
     DEVIATION_GUARD, LOG_GUARD, MEL_FFT, MEL_HOP, MelStream, MelTables, MelWindows, normalise_per_feature,
 };
 use voce_models::fastconformer::StreamShape;
-use voce_models::mimi::Stage;
+use voce_models::mimi::{MimiDecoder, Stage};
+use voce_models::pocket::{Voice, random_weights};
 use voce_models::transducer::{Decoder, Hypothesis, Method, Search, SearchOptions, SearchState};
-use voce_nn::{Loader, Precision};
-use voce_runtime::{Buffer, Exec, FrameSpan, MelFilters, MelOp, MelSpan, Span, Staging};
+use voce_nn::{Formats, Loader, Precision};
+use voce_runtime::{Buffer, Exec, FrameSpan, Isa, MelFilters, MelOp, MelSpan, Span, Staging};
 
 /// Sums in another order than the CPU's, f32 all the same.
 const TOLERANCE: f32 = 5e-5;
@@ -215,6 +216,63 @@ fn pocket_agrees_layer_by_layer() {
         }
         exec.status().unwrap();
     }
+}
+
+#[test]
+fn prompts_begun_together_are_as_begun_alone() {
+    backend::on_device();
+    let case = fixture::Case::f32("lsd4");
+    let mut exec = backend::exec(1);
+    let lm = case.lm();
+    let (voice, none) = (case.voice(&mut exec, &lm), Voice::empty(&lm));
+    let long: Vec<u32> = case.tokens().into_iter().cycle().take(70).collect();
+    let texts = [&long[..17], &long[3..5], &long[..], &long[1..6]];
+    let voices = [&voice, &none, &voice, &voice];
+    let slots = [3, 0, 4, 1];
+    let positions = voice.positions() + long.len();
+    let mut together = lm.state(5, positions);
+    let streams: Vec<_> = slots.into_iter().zip(voices).collect();
+    lm.start_all(&mut exec, &mut together, &streams);
+    let prompts: Vec<_> = slots.into_iter().zip(texts).collect();
+    lm.prefill_texts(&mut exec, &mut together, &prompts);
+    for ((slot, text), voice) in prompts.into_iter().zip(voices) {
+        let mut alone = lm.state(1, positions);
+        lm.start(&mut exec, &mut alone, 0, voice);
+        lm.prefill_tokens(&mut exec, &mut alone, 0, text);
+        let n = voice.positions() + text.len();
+        assert_eq!((together.position(slot), alone.position(0)), (n, n));
+        let [got, want] =
+            [(&together, slot), (&alone, 0)].map(|(state, slot)| exec.read_cache(state.cache(), slot, 0..n));
+        check(&format!("slot {slot}"), &got, &want, TOLERANCE);
+    }
+    exec.status().unwrap();
+}
+
+#[test]
+fn the_codec_in_bf16_stays_close_to_the_cpu_with_streams_side_by_side() {
+    backend::on_device();
+    // Wide enough for the kernels of whole residual blocks.
+    let mut config = fixture::Case::f32("lsd").config.mimi;
+    (config.seanet.n_filters, config.seanet.ratios) = (16, vec![6, 4, 5]);
+    let source = random_weights(3);
+    let load =
+        |loader: Loader, formats| MimiDecoder::load(&loader.sub("mimi"), &config, formats, None).unwrap();
+    let device = load(backend::loader(source.clone()), backend::formats(Precision::Bf16));
+    let host = load(Loader::new(source), Formats::new(Precision::F32, Isa::from_env().unwrap()));
+    let (mut exec, mut cpu) = (backend::exec(1), Exec::new(2).unwrap());
+    let (mut state, mut alone) = (device.state(3, 3), [host.state(1, 2), host.state(1, 2)]);
+    let frame: Vec<f32> = (0..3 * device.latent_dim()).map(|i| (i as f32 * 0.7).sin()).collect();
+    for (a, b) in [(1, 2), (1, 1)] {
+        let spans = [Span { slot: 2, rows: a }, Span { slot: 0, rows: b }];
+        let latents = &frame[..(a + b) * device.latent_dim()];
+        let got = device.decode(&mut exec, &mut state, &spans, latents);
+        let (one, two) = latents.split_at(a * device.latent_dim());
+        let mut want = host.decode(&mut cpu, &mut alone[0], &[Span { slot: 0, rows: a }], one).to_vec();
+        want.extend_from_slice(host.decode(&mut cpu, &mut alone[1], &[Span { slot: 0, rows: b }], two));
+        let db = snr(got, &want);
+        assert!(db > 30.0, "{a} and {b} frames: {db:.1} dB");
+    }
+    exec.status().unwrap();
 }
 
 #[test]

@@ -231,10 +231,8 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
             let mut state = lm.state(3, positions);
             let mut codec = decoder.state(3, 3);
             let mut got = vec![(Vec::new(), Vec::new()); 3];
-            for (slot, text) in texts.into_iter().enumerate() {
-                lm.start(&mut exec, &mut state, slot, &voice);
-                lm.prefill_tokens(&mut exec, &mut state, slot, text);
-            }
+            lm.start_all(&mut exec, &mut state, &[0, 1, 2].map(|slot| (slot, &voice)));
+            lm.prefill_texts(&mut exec, &mut state, &[0, 1, 2].map(|slot| (slot, texts[slot])));
             for round in 0..10usize {
                 let live: Vec<(usize, usize)> = (0..3)
                     .filter_map(|slot| {
@@ -263,6 +261,36 @@ fn a_slot_in_a_batch_has_the_bits_of_the_stream_alone() {
                 let n = got[slot].1.len();
                 assert_eq!(got[slot].1, alone[slot].1[..n], "{name} {precision} slot {slot} audio");
             }
+        }
+    }
+}
+
+#[test]
+fn prompts_begun_together_have_the_bits_of_prompts_begun_alone() {
+    for precision in voce_nn::Precision::ALL {
+        let case = Case::new(CASES[0], precision);
+        let mut exec = backend::exec(2);
+        let lm = case.lm();
+        let (voice, none) = (case.voice(&mut exec, &lm), Voice::empty(&lm));
+        // More rows than a pass of a CPU takes: the third text is cut between two of them.
+        let long: Vec<u32> = case.tokens().into_iter().cycle().take(90).collect();
+        let texts = [&long[..20], &long[3..5], &long[..], &long[1..30]];
+        let voices = [&voice, &none, &voice, &voice];
+        let positions = voice.positions() + long.len();
+        let mut together = lm.state(5, positions);
+        let slots = [3, 0, 4, 1];
+        let streams: Vec<_> = slots.into_iter().zip(voices).collect();
+        lm.start_all(&mut exec, &mut together, &streams);
+        let prompts: Vec<_> = slots.into_iter().zip(texts).collect();
+        lm.prefill_texts(&mut exec, &mut together, &prompts);
+        for ((slot, text), voice) in prompts.into_iter().zip(voices) {
+            let mut alone = lm.state(1, positions);
+            lm.start(&mut exec, &mut alone, 0, voice);
+            lm.prefill_tokens(&mut exec, &mut alone, 0, text);
+            let n = voice.positions() + text.len();
+            assert_eq!((together.position(slot), alone.position(0)), (n, n));
+            let got = exec.read_cache(together.cache(), slot, 0..n);
+            assert!(got == exec.read_cache(alone.cache(), 0, 0..n), "{precision} slot {slot}");
         }
     }
 }

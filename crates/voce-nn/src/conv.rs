@@ -1,7 +1,8 @@
 //! Streaming convolutions with torch's weight layouts.
 
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, Span, UpsampleOp, Vector,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, ResidualOp, Span, UpsampleOp,
+    Vector,
 };
 
 use crate::{Loader, WeightError};
@@ -85,6 +86,35 @@ impl Conv1d {
             add: io.add,
         };
         exec.conv(&op, state, out);
+    }
+
+    /// `x + second(pre(self(pre(x))))` in one pass, if the executor can; otherwise nothing happens. `state` is this
+    /// convolution's.
+    pub fn residual(
+        &self,
+        second: &Conv1d,
+        exec: &mut Exec,
+        x: &Buffer,
+        io: ConvIo<'_>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        let (a, b) = (&self.config, &second.config);
+        if (a.stride, b.stride, b.kernel) != (1, 1, 1) {
+            return false;
+        }
+        let op = ResidualOp {
+            x,
+            spans: io.spans,
+            pre: io.pre,
+            first: &self.w,
+            first_bias: self.bias.as_ref(),
+            taps: a.kernel,
+            dilation: a.dilation,
+            second: &second.w,
+            second_bias: second.bias.as_ref(),
+        };
+        exec.residual(&op, state, out)
     }
 
     /// Its shape.

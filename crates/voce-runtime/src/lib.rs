@@ -20,11 +20,12 @@ pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
     KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
-    Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
+    ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp,
+    Vector, View,
 };
 pub use exec::{
-    EmbedOp, EmbedPart, EveryRow, HeadNormOp, MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling, Table,
-    Tokens,
+    EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
+    Sampling, Table, Tokens,
 };
 pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};

@@ -4,8 +4,8 @@ mod suite;
 
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Matrix, Span,
-    UpsampleOp, reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Matrix, ResidualOp,
+    Span, UpsampleOp, reference,
 };
 
 #[test]
@@ -348,5 +348,137 @@ fn a_saved_past_continues_the_stream_in_another_slot() {
         assert_eq!(exec.save_conv(&state, 1), vec![0.0; state.slot_len()]);
         let again = step(exec, &mut state, 1, 0, 3);
         assert_eq!(again, step(exec, &mut ConvState::new(spec), 0, 0, 3), "{name}");
+    });
+}
+
+/// Rows of a stream and of a neighbour before it, as one batch.
+fn behind_a_neighbour(rng: &mut Rng, x: &Buffer, rows: std::ops::Range<usize>, neighbour: usize) -> Buffer {
+    let mut part = Buffer::new(neighbour + rows.len(), x.cols());
+    part.head_mut(neighbour).copy_from_slice(&rng.vec(neighbour * x.cols()));
+    for (to, from) in rows.enumerate() {
+        part.row_mut(neighbour + to).copy_from_slice(x.row(from));
+    }
+    part
+}
+
+fn elu(rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let row = |r: &Vec<f64>| r.iter().map(|&v| reference::activate(Activation::Elu, v)).collect();
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn whole_residual_blocks_agree_where_there_is_a_kernel_for_them() {
+    // (width, dilation, rows of each step): whole tiles, several tiles, and parts of one.
+    let cases = [
+        (32, 1, vec![32, 48]),
+        (64, 1, vec![16, 272, 16]),
+        (64, 2, vec![48, 16]),
+        (128, 1, vec![16, 144]),
+        (256, 1, vec![80, 16]),
+    ];
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(29);
+        for (width, dilation, steps) in &cases {
+            let (width, dilation, hidden, taps) = (*width, *dilation, width / 2, 3);
+            let total = steps.iter().sum();
+            let x = rng.buffer(total, width);
+            let small = |v: Vec<f32>, by: usize| v.into_iter().map(|w| w / (by as f32).sqrt()).collect();
+            let first: Vec<f32> = small(rng.vec(hidden * taps * width), taps * width);
+            let second: Vec<f32> = small(rng.vec(width * hidden), hidden);
+            let first = Matrix::pack(&arena, Format::Bf16, hidden, taps * width, &first);
+            let second = Matrix::pack(&arena, Format::Bf16, width, hidden, &second);
+            let (first_bias, second_bias) = (rng.vector(hidden), rng.vector(width));
+            let history = ConvOp::history(taps, 1, dilation);
+            let spec = ConvStateSpec { slots: 3, history, channels: width, replicate: false };
+            let mut state = ConvState::new(spec);
+            let (mut at, mut got) = (0, Vec::new());
+            for &rows in steps {
+                let part = behind_a_neighbour(&mut rng, &x, at..at + rows, 16);
+                let mut out = Buffer::new(16 + rows, width);
+                let op = ResidualOp {
+                    x: &part,
+                    spans: &[Span { slot: 0, rows: 16 }, Span { slot: 2, rows }],
+                    pre: Activation::Elu,
+                    first: &first,
+                    first_bias: Some(&first_bias),
+                    taps,
+                    dilation,
+                    second: &second,
+                    second_bias: Some(&second_bias),
+                };
+                let ran = exec.residual(&op, &mut state, &mut out);
+                assert_eq!(ran, exec.device().is_some(), "{name} {width}");
+                if !ran {
+                    return;
+                }
+                exec.fetch(&mut out, 16 + rows);
+                got.extend((0..rows).flat_map(|r| out.row(16 + r).to_vec()));
+                at += rows;
+            }
+            let stream: Vec<Vec<f64>> = (0..total).map(|r| wide(x.row(r))).collect();
+            let add = |rows: Vec<Vec<f64>>, bias: &[f32]| -> Vec<Vec<f64>> {
+                let row = |r: Vec<f64>| r.iter().zip(bias).map(|(v, &b)| v + b as f64).collect();
+                rows.into_iter().map(row).collect()
+            };
+            let made = reference::conv(&elu(&stream), &first.unpack(), hidden, taps, 1, dilation);
+            let made =
+                reference::conv(&elu(&add(made, &first_bias)), &second.unpack(), width, 1, 1, 1).concat();
+            let before = stream.concat();
+            let want: Vec<f64> = made
+                .iter()
+                .zip(&before)
+                .enumerate()
+                .map(|(i, (v, x))| v + x + second_bias[i % width] as f64)
+                .collect();
+            let e = error(&got, &want);
+            assert!(e < reference::tolerance(Format::Bf16), "{name} {width} {dilation}: {e:e}");
+        }
+    });
+}
+
+#[test]
+fn a_convolution_to_samples_agrees_over_tiles_of_rows() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(31);
+        for (width, taps, dilation, format) in
+            [(64, 3, 1, Format::Bf16), (16, 4, 1, Format::F32), (128, 2, 3, Format::Bf16)]
+        {
+            let steps = [288, 16, 32];
+            let total = steps.iter().sum();
+            let x = rng.buffer(total, width);
+            let w = Matrix::pack(&arena, format, 1, taps * width, &rng.vec(taps * width));
+            let bias = rng.vector(1);
+            let history = ConvOp::history(taps, 1, dilation);
+            let spec = ConvStateSpec { slots: 2, history, channels: width, replicate: false };
+            let mut state = ConvState::new(spec);
+            let (mut at, mut got) = (0, Vec::new());
+            for rows in steps {
+                let part = behind_a_neighbour(&mut rng, &x, at..at + rows, 32);
+                let mut out = Buffer::new(32 + rows, 1);
+                let op = ConvOp {
+                    x: &part,
+                    spans: &[Span { slot: 1, rows: 32 }, Span { slot: 0, rows }],
+                    pre: Activation::Elu,
+                    w: &w,
+                    bias: Some(&bias),
+                    taps,
+                    stride: 1,
+                    dilation,
+                    act: Activation::None,
+                    add: false,
+                };
+                exec.conv(&op, &mut state, &mut out);
+                exec.fetch(&mut out, 32 + rows);
+                got.extend_from_slice(&out.head(32 + rows)[32..]);
+                at += rows;
+            }
+            let stream: Vec<Vec<f64>> = (0..total).map(|r| wide(x.row(r))).collect();
+            let want = reference::conv(&elu(&stream), &w.unpack(), 1, taps, 1, dilation).concat();
+            let want: Vec<f64> = want.iter().map(|v| v + bias[0] as f64).collect();
+            let e = error(&got, &want);
+            assert!(e < reference::tolerance(format), "{name} {width} {taps} {format:?}: {e:e}");
+        }
     });
 }

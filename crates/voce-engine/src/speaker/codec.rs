@@ -18,6 +18,9 @@ use crate::pulse::{Pulse, Stage};
 
 /// Frames of one slot decoded together once it is ahead of playback.
 pub(super) const GROUP: usize = 4;
+/// Streams of a device from which every frame is decoded as it comes: they fill it without groups, and a step of as
+/// many streams as the one before is the same work over again.
+const CROWD: usize = 64;
 
 /// What the language model tells the codec.
 pub(super) enum Message {
@@ -47,6 +50,14 @@ struct Slot {
     ended: bool,
 }
 
+/// Audio of a slot that is to go to its reader.
+struct Decoded {
+    slot: usize,
+    job: u64,
+    order: usize,
+    samples: Vec<f32>,
+}
+
 struct Job {
     output: Arc<Output>,
     /// The part that goes to the reader now.
@@ -64,6 +75,8 @@ pub(super) struct CodecStage {
     jobs: BTreeMap<u64, Job>,
     spans: Vec<Span>,
     input: Vec<f32>,
+    /// What a device has decoded last: handed over while it decodes the next frames.
+    held: Vec<Decoded>,
     tracer: Tracer,
     pulse: Arc<Pulse>,
     faults: Faults,
@@ -86,6 +99,7 @@ impl CodecStage {
             jobs: BTreeMap::new(),
             spans: Vec::with_capacity(slots),
             input: Vec::new(),
+            held: Vec::new(),
             decoder,
             tracer,
             pulse,
@@ -95,6 +109,10 @@ impl CodecStage {
     }
 
     pub(super) fn handle(&mut self, message: Message) {
+        // Whatever else comes may end a part, and its audio goes before that.
+        if !matches!(message, Message::Frame { .. }) {
+            self.hand_over();
+        }
         match message {
             Message::Open { job, output } => {
                 self.jobs.insert(job, Job { output, current: 0, parts: BTreeMap::new(), closed: None });
@@ -138,11 +156,13 @@ impl CodecStage {
     }
 
     /// Whether a slot still has frames of an earlier chunk.
-    pub(super) fn is_busy(&self, slot: usize) -> bool {
+    pub(super) fn is_busy(&mut self, slot: usize) -> bool {
+        self.hand_over();
         self.slots[slot].is_some()
     }
 
-    /// Decodes every slot that is due. Returns whether anything was.
+    /// Decodes every slot that is due. Returns whether anything was. On a device the last audio is held until
+    /// [`CodecStage::hand_over`].
     pub(super) fn work(&mut self, exec: &mut Exec) -> bool {
         let mut worked = false;
         while self.round(exec) {
@@ -155,14 +175,16 @@ impl CodecStage {
         self.spans.clear();
         self.input.clear();
         let mut room = self.state.max_frames();
+        let crowd = exec.device().is_some() && self.slots.iter().flatten().count() >= CROWD;
+        let group = if crowd { 1 } else { GROUP };
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let Some(s) = slot else { continue };
             // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
-            let due = s.decoded.clamp(1, GROUP);
+            let due = s.decoded.clamp(1, group);
             if s.latents.is_empty() || (!s.ended && s.latents.len() < due) || room == 0 {
                 continue;
             }
-            let n = s.latents.len().min(GROUP).min(room);
+            let n = s.latents.len().min(group).min(room);
             room -= n;
             s.latents.drain(..n).for_each(|l| self.input.extend_from_slice(&l));
             self.spans.push(Span { slot: i, rows: n });
@@ -176,7 +198,9 @@ impl CodecStage {
         self.pulse.begin(Stage::Codec);
         self.faults.pass(FaultPoint::Codec);
         let begun = Instant::now();
-        let audio = self.decoder.decode(exec, &mut self.state, &self.spans, &self.input);
+        self.decoder.begin_decode(exec, &mut self.state, &self.spans, &self.input);
+        self.hand_over();
+        let audio = self.decoder.finish_decode(exec, &mut self.state);
         if exec.status().is_err() {
             return false;
         }
@@ -186,7 +210,6 @@ impl CodecStage {
         self.pulse.end(Stage::Codec, took, frames, self.spans.iter().map(|s| s.slot));
         let now = Instant::now();
         let (frame, fade) = (self.decoder.frame_size(), self.decoder.sample_rate() / 200);
-        let mut ready = Vec::with_capacity(self.spans.len());
         let mut at = 0;
         for span in &self.spans {
             let mut samples = audio[at..at + span.rows * frame].to_vec();
@@ -204,13 +227,22 @@ impl CodecStage {
                     st.codec_span.add(end, took, share);
                 });
             }
-            ready.push((span.slot, s.job, s.order, samples));
+            self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, samples });
         }
-        for (slot, job, order, samples) in ready {
+        if exec.device().is_none() {
+            self.hand_over();
+        }
+        true
+    }
+
+    /// Gives readers the audio that was held.
+    pub(super) fn hand_over(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        for Decoded { slot, job, order, samples } in held.drain(..) {
             self.deliver(job, order, samples, false);
             self.retire(slot);
         }
-        true
+        self.held = held;
     }
 
     /// A frame that nobody hears. The slot it uses starts anew with its next chunk.
@@ -260,10 +292,10 @@ impl CodecStage {
 
     /// Ends the stream of a closed request whose parts have all been delivered.
     fn finish(&mut self, job: u64) {
-        let busy = self.slots.iter().flatten().any(|s| s.job == job);
         if let Some(j) = self.jobs.get_mut(&job)
-            && !busy
+            && j.closed.is_some()
             && j.parts.is_empty()
+            && !self.slots.iter().flatten().any(|s| s.job == job)
             && let Some(result) = j.closed.take()
         {
             j.output.finish(result);

@@ -46,8 +46,8 @@ pub(crate) use trace::Tracer;
 
 /// Requests that wait for the model thread to take them, unless it has more slots.
 const REQUESTS: usize = 64;
-/// Messages between the language model and the codec.
-const MESSAGES: usize = 64;
+/// Steps that the language model may be ahead of the codec.
+const AHEAD_STEPS: usize = 8;
 /// Seconds of audio that a stream holds before its request pauses.
 const AHEAD_SECONDS: usize = 20;
 /// Threads by default at most: more only wait for each other.
@@ -257,16 +257,17 @@ impl Speaker {
         let tracer = trace(if beside { "codec" } else { "model" });
         let stage = CodecStage::new(decoder, slots, tracer, pulse.clone(), options.faults.clone());
         let codec = if beside {
-            let (sender, messages) = sync_channel(MESSAGES);
-            let (exec, cores) = team(codec_threads, &place, options.pin)?;
+            let (sender, messages) = sync_channel(AHEAD_STEPS);
+            let (exec, cores) = team(codec_threads, &place, options.pin, false)?;
             let life = Life(pulse.clone());
             handles.push(spawn("voce-codec", cores, move || codec_thread(stage, exec, messages, life))?);
-            Codec::Beside(sender)
+            Codec::Beside { sender, held: Vec::new() }
         } else {
             Codec::InLine(Box::new(stage))
         };
         let lm_threads = if beside { threads - codec_threads } else { threads };
-        let (exec, cores) = team(lm_threads, &place, options.pin)?;
+        // The model makes what the codec waits for, in many small steps.
+        let (exec, cores) = team(lm_threads, &place, options.pin, true)?;
         let model = ModelThread {
             lm: lm.clone(),
             exec,
@@ -410,9 +411,9 @@ pub fn default_threads() -> usize {
 }
 
 /// An executor, and the cores of its threads where they are to be pinned.
-fn team(threads: usize, place: &Place, pin: bool) -> Result<(Exec, Option<Cores>), EngineError> {
+fn team(threads: usize, place: &Place, pin: bool, first: bool) -> Result<(Exec, Option<Cores>), EngineError> {
     let cores = if pin { Cores::take(threads) } else { None };
-    let make = || place.exec(threads);
+    let make = || place.exec_with(threads, first);
     Ok((cores.as_ref().map_or_else(make, |cores| cores.hold(make))?, cores))
 }
 
@@ -436,13 +437,17 @@ fn spawn(
 fn codec_thread(
     mut stage: CodecStage,
     mut exec: Exec,
-    messages: std::sync::mpsc::Receiver<Message>,
+    messages: std::sync::mpsc::Receiver<Vec<Message>>,
     life: Life,
 ) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        while let Ok(message) = messages.recv() {
+        while let Some(step) = messages.try_recv().ok().or_else(|| {
+            // The device has nothing to do beside it: what is held goes out before the wait.
+            stage.hand_over();
+            messages.recv().ok()
+        }) {
             // No more than the channel holds, or what is ready would wait for a model that is faster.
-            for message in std::iter::once(message).chain(messages.try_iter().take(MESSAGES)) {
+            for message in std::iter::once(step).chain(messages.try_iter().take(AHEAD_STEPS)).flatten() {
                 // A slot's next chunk may come before the frames of its last one are decoded.
                 if matches!(message, Message::Begin { slot, .. } if stage.is_busy(slot)) {
                     stage.work(&mut exec);
@@ -463,7 +468,7 @@ fn codec_thread(
     };
     stage.fail(&reason);
     // Requests that the stage has not met yet; the model thread finds the channel closed and ends the others.
-    while let Ok(message) = messages.try_recv() {
+    for message in messages.try_iter().flatten() {
         if let Message::Open { output, .. } = message {
             output.finish(Err(EngineError::Stopped(reason.clone())));
         }

@@ -20,8 +20,6 @@ use crate::fault::{FaultPoint, Faults};
 use crate::pulse::{Life, Pulse, Stage};
 use crate::wake::Waker;
 
-/// Prompts that begin between two frames on a device.
-const DEVICE_PROMPTS: usize = 16;
 /// Positions of a cache are a multiple of this, so that it seldom has to grow.
 const POSITION_STEP: usize = 128;
 
@@ -56,6 +54,8 @@ struct Job {
 struct Slot {
     job: u64,
     noise: Noise,
+    /// Noise of the next frame, if it was drawn while a device made the last one.
+    drawn: Vec<f32>,
     std: f32,
     made: usize,
     limit: usize,
@@ -63,10 +63,18 @@ struct Slot {
     frames_after_eos: usize,
 }
 
+/// A chunk of text that has its slot.
+struct Prompt {
+    job: u64,
+    slot: usize,
+    voice: Arc<Voice>,
+    tokens: Vec<u32>,
+}
+
 /// Where latents go.
 pub(super) enum Codec {
-    /// To a thread of their own.
-    Beside(SyncSender<Message>),
+    /// To a thread of their own, what a step has made together: frames that are made together are decoded so.
+    Beside { sender: SyncSender<Vec<Message>>, held: Vec<Message> },
     /// Through the same executor.
     InLine(Box<CodecStage>),
     /// Nowhere: the codec's thread has ended.
@@ -74,16 +82,22 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// Passes a message on.
+    /// Passes a message on, or keeps it for [`Codec::flush`].
     fn send(&mut self, message: Message) {
         match self {
-            Codec::Beside(sender) => {
-                if sender.send(message).is_err() {
-                    *self = Codec::Gone;
-                }
-            }
+            Codec::Beside { held, .. } => held.push(message),
             Codec::InLine(stage) => stage.handle(message),
             Codec::Gone => {}
+        }
+    }
+
+    /// Passes on what was kept.
+    fn flush(&mut self) {
+        if let Codec::Beside { sender, held } = self
+            && !held.is_empty()
+            && sender.send(std::mem::take(held)).is_err()
+        {
+            *self = Codec::Gone;
         }
     }
 }
@@ -158,14 +172,17 @@ impl ModelThread {
         {
             self.drop_cancelled(r);
             self.take_requests(r);
-            // A prompt takes a GPU no longer than a frame of all streams: those that wait begin together.
-            let most = if self.exec.device().is_some() { DEVICE_PROMPTS } else { 1 };
-            let admitted = (0..most).take_while(|_| self.admit(r)).count() > 0;
+            let admitted = self.admit(r);
             let stepped = self.step(r);
             let closed = self.close_finished(r);
+            self.codec.flush();
             let decoded = match &mut self.codec {
-                Codec::InLine(stage) => stage.work(&mut self.exec),
-                Codec::Beside(_) | Codec::Gone => false,
+                Codec::InLine(stage) => {
+                    let decoded = stage.work(&mut self.exec);
+                    stage.hand_over();
+                    decoded
+                }
+                Codec::Beside { .. } | Codec::Gone => false,
             };
             if !(admitted || stepped || closed || decoded) {
                 self.rest(r);
@@ -194,6 +211,7 @@ impl ModelThread {
         self.lm.step(&mut self.exec, state, &[0], &r.noise, 1);
         self.pulse.warmed(Stage::Model);
         self.codec.send(Message::Warm);
+        self.codec.flush();
         if let Codec::InLine(stage) = &mut self.codec {
             stage.work(&mut self.exec);
         }
@@ -232,10 +250,42 @@ impl ModelThread {
         }
     }
 
-    /// Gives at most one free slot to the next chunk, in turn over the requests.
+    /// Gives free slots to the next chunks, in turn over the requests. All prompts together take a GPU no longer than
+    /// a few frames of all streams, so those that wait begin as one batch; a CPU begins one between two frames.
     fn admit(&mut self, r: &mut Running) -> bool {
+        let most = if self.exec.device().is_some() { self.slots } else { 1 };
+        let (mut prompts, mut broken) = (Vec::new(), false);
+        while prompts.len() < most
+            && let Some(next) = self.next_prompt(r)
+        {
+            match next {
+                Ok(prompt) => prompts.push(prompt),
+                Err(turn) => {
+                    let id = r.jobs[turn].id;
+                    prompts.retain(|p: &Prompt| p.job != id);
+                    self.break_off(r, turn);
+                    broken = true;
+                }
+            }
+        }
+        if prompts.is_empty() {
+            return broken;
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.begin(r, &prompts)));
+        if result.is_err() {
+            for prompt in prompts {
+                if let Some(turn) = r.jobs.iter().position(|j| j.id == prompt.job) {
+                    self.break_off(r, turn);
+                }
+            }
+        }
+        true
+    }
+
+    /// The next chunk that finds a slot, which is its own from now on; or the turn of a request that panicked.
+    fn next_prompt(&mut self, r: &mut Running) -> Option<Result<Prompt, usize>> {
+        let slot = r.slots.iter().position(Option::is_none)?;
         for turn in 0..r.jobs.len() {
-            let Some(free) = r.slots.iter().position(Option::is_none) else { return false };
             let job = &mut r.jobs[turn];
             // The first frame of a request is not kept waiting by its later chunks.
             let wide = job.frames > 0 && job.new.max_frames.is_none();
@@ -251,16 +301,33 @@ impl ModelThread {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 self.faults.pass(FaultPoint::Stream);
                 self.make_room(&mut r.state, positions);
-                self.begin(r, turn, free, tokens, after);
             }));
             if result.is_err() {
-                self.break_off(r, turn);
-                return true;
+                return Some(Err(turn));
             }
+            let job = &mut r.jobs[turn];
+            let prompt = Prompt { job: job.id, slot, voice: job.new.voice.clone(), tokens };
+            self.codec.send(Message::Begin { slot, job: job.id, order: job.order });
+            r.slots[slot] = Some(Slot {
+                job: job.id,
+                noise: Noise::new(job.new.seed, job.chunk),
+                drawn: Vec::new(),
+                std: job.new.temperature.sqrt(),
+                made: 0,
+                limit: match job.new.max_frames {
+                    Some(n) => n - job.frames,
+                    None => frames,
+                },
+                eos_step: None,
+                frames_after_eos: after,
+            });
+            job.order += 1;
+            job.chunk += 1;
+            job.live += 1;
             r.jobs.rotate_left(1);
-            return true;
+            return Some(Ok(prompt));
         }
-        false
+        None
     }
 
     /// Ends a request that panicked, and no other.
@@ -308,48 +375,32 @@ impl ModelThread {
         }
     }
 
-    fn frame_limit(&self, job: &Job, tokens: usize) -> usize {
-        match job.new.max_frames {
-            Some(n) => n - job.frames,
-            None => max_frames(tokens, self.frame_rate),
-        }
-    }
-
-    fn begin(&mut self, r: &mut Running, turn: usize, slot: usize, tokens: Vec<u32>, after: usize) {
-        let job = &r.jobs[turn];
-        let limit = self.frame_limit(job, tokens.len());
+    /// Voices and texts into slots.
+    fn begin(&mut self, r: &mut Running, prompts: &[Prompt]) {
         let state = r.state.as_mut().expect("made by make_room");
         self.pulse.begin(Stage::Model);
         let begun = Instant::now();
-        self.lm.start(&mut self.exec, state, slot, &job.new.voice);
-        self.lm.prefill_tokens(&mut self.exec, state, slot, &tokens);
+        let voices: Vec<_> = prompts.iter().map(|p| (p.slot, &*p.voice)).collect();
+        self.lm.start_all(&mut self.exec, state, &voices);
+        let texts: Vec<_> = prompts.iter().map(|p| (p.slot, &p.tokens[..])).collect();
+        self.lm.prefill_texts(&mut self.exec, state, &texts);
         let took = begun.elapsed();
-        self.tracer.event("prefill", begun, took, tokens.len());
-        self.pulse.end(Stage::Model, took, 1, std::iter::once(slot));
-        let (from, end) = (job.new.output.since(begun), job.new.output.since(begun + took));
-        job.new.output.record(|s| {
-            if s.chunks == 0 {
-                s.queue = from;
-            }
-            s.prefill_span.add(end, took, took);
-            s.prefill += took;
-            s.chunks += 1;
-            s.tokens += tokens.len();
-        });
-        let job = &mut r.jobs[turn];
-        self.codec.send(Message::Begin { slot, job: job.id, order: job.order });
-        r.slots[slot] = Some(Slot {
-            job: job.id,
-            noise: Noise::new(job.new.seed, job.chunk),
-            std: job.new.temperature.sqrt(),
-            made: 0,
-            limit,
-            eos_step: None,
-            frames_after_eos: after,
-        });
-        job.order += 1;
-        job.chunk += 1;
-        job.live += 1;
+        self.tracer.event("prefill", begun, took, texts.iter().map(|(_, t)| t.len()).sum());
+        self.pulse.end(Stage::Model, took, prompts.len(), prompts.iter().map(|p| p.slot));
+        let share = took / prompts.len() as u32;
+        for prompt in prompts {
+            let Some(job) = r.jobs.iter().find(|j| j.id == prompt.job) else { continue };
+            let (from, end) = (job.new.output.since(begun), job.new.output.since(begun + took));
+            job.new.output.record(|s| {
+                if s.chunks == 0 {
+                    s.queue = from;
+                }
+                s.prefill_span.add(end, took, share);
+                s.prefill += share;
+                s.chunks += 1;
+                s.tokens += prompt.tokens.len();
+            });
+        }
     }
 
     /// One frame for every live slot. Returns whether there was any.
@@ -389,8 +440,13 @@ impl ModelThread {
         noise.resize(live.len() * latent, 0.0);
         for (&i, out) in live.iter().zip(noise.chunks_exact_mut(latent)) {
             let s = slots[i].as_mut().expect("live");
-            let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
-            s.noise.fill(s.std, clamp, out);
+            if s.drawn.is_empty() {
+                let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
+                s.noise.fill(s.std, clamp, out);
+            } else {
+                out.copy_from_slice(&s.drawn);
+                s.drawn.clear();
+            }
         }
         self.pulse.begin(Stage::Model);
         self.faults.pass(FaultPoint::Step);
@@ -399,7 +455,16 @@ impl ModelThread {
         // A look at the rows of a device would stop it.
         let mut watch = |_: usize, _: &[f32]| through_backbone = Instant::now();
         let watch: Watch<'_> = if self.exec.device().is_none() { Some(&mut watch) } else { None };
-        let out = self.lm.step_watched(&mut self.exec, state, live, noise, steps, watch);
+        self.lm.begin_step(&mut self.exec, state, live, noise, steps, watch);
+        if self.exec.device().is_some() {
+            for &i in live.iter() {
+                let s = slots[i].as_mut().expect("live");
+                let clamp = places.get(&s.job).and_then(|&j| jobs[j].new.noise_clamp);
+                s.drawn.resize(latent, 0.0);
+                s.noise.fill(s.std, clamp, &mut s.drawn);
+            }
+        }
+        let out = self.lm.finish_step(&mut self.exec, state, live.len());
         if let Err(e) = self.exec.status() {
             tracing::error!("the device has failed, and its requests end: {e}");
             return true;

@@ -199,7 +199,7 @@ impl Encoder {
             };
             layer.run(exec, input, &mut s.x, &mut s.scratch);
             if i + 1 == AHEAD_LAYERS && all >= AHEAD_ROWS {
-                exec.submit();
+                exec.begin();
             }
         }
         for span in &s.spans {

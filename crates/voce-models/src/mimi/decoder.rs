@@ -43,6 +43,8 @@ pub struct MimiDecoderState {
     seanet: [SeanetState; 2],
     spans: Vec<Span>,
     audio: Vec<f32>,
+    /// Samples of the last call.
+    made: usize,
     max_frames: usize,
 }
 
@@ -119,6 +121,7 @@ impl MimiDecoder {
             ],
             spans: Vec::with_capacity(slots),
             audio: Vec::with_capacity(max_frames * self.frame_size()),
+            made: 0,
             max_frames,
         }
     }
@@ -134,6 +137,28 @@ impl MimiDecoder {
         self.decode_watched(exec, state, spans, latents, None)
     }
 
+    /// The first half of [`MimiDecoder::decode`], after which a device works while the host does something else.
+    pub fn begin_decode(
+        &self,
+        exec: &mut Exec,
+        state: &mut MimiDecoderState,
+        spans: &[Span],
+        latents: &[f32],
+    ) {
+        self.run(exec, state, spans, latents, Watcher(None));
+        exec.begin();
+    }
+
+    /// The samples of the frames that were begun last.
+    pub fn finish_decode<'s>(&self, exec: &mut Exec, state: &'s mut MimiDecoderState) -> &'s [f32] {
+        if exec.device().is_none() {
+            return &state.audio;
+        }
+        let (made, high) = (state.made, state.seanet[1].output());
+        exec.fetch(high, made);
+        high.head(made)
+    }
+
     /// As [`MimiDecoder::decode`], showing each stage's rows.
     pub fn decode_watched<'s>(
         &self,
@@ -143,10 +168,22 @@ impl MimiDecoder {
         latents: &[f32],
         watch: StageWatch<'_>,
     ) -> &'s [f32] {
-        let mut watch = Watcher(watch);
+        self.run(exec, state, spans, latents, Watcher(watch));
+        self.finish_decode(exec, state)
+    }
+
+    fn run(
+        &self,
+        exec: &mut Exec,
+        state: &mut MimiDecoderState,
+        spans: &[Span],
+        latents: &[f32],
+        mut watch: Watcher<'_>,
+    ) {
         let frames: usize = spans.iter().map(|s| s.rows).sum();
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
         let rows = frames * self.steps;
+        state.made = frames * self.frame_size();
         state.audio.clear();
         state.latents.discard();
         state.latents.head_mut(frames).copy_from_slice(latents);
@@ -185,10 +222,7 @@ impl MimiDecoder {
             exec.copy_head(low, 0, high.input(), frames * frame_rows);
             state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
             watch.each(Stage::Seanet, |w| self.seanet[1].run(exec, &state.spans, high, w));
-            let samples = frames * self.frame_size();
-            exec.fetch(high.output(), samples);
-            state.audio.extend_from_slice(high.output().head(samples));
-            return &state.audio;
+            return;
         }
         let mut frame = 0;
         for s in spans {
@@ -200,7 +234,6 @@ impl MimiDecoder {
                 frame += 1;
             }
         }
-        &state.audio
     }
 
     /// Multiply-adds per frame, attention not counted.

@@ -25,6 +25,10 @@ pub(super) struct SeanetState {
     convs: Vec<Vec<ConvState>>,
     buffers: Vec<Buffer>,
     hidden: Vec<Option<Buffer>>,
+    /// What a device makes of residual stages, which it does not run in place.
+    made: Vec<Option<Buffer>>,
+    /// The residual stage whose rows there are the last stage's.
+    at_made: Option<usize>,
     spans: Vec<Span>,
 }
 
@@ -95,48 +99,65 @@ impl Seanet {
             buffers.extend(made);
             hidden.push(inner);
         }
-        SeanetState { convs, buffers, hidden, spans: Vec::new() }
+        let made = self.stages.iter().map(|_| None).collect();
+        SeanetState { convs, buffers, hidden, made, at_made: None, spans: Vec::new() }
     }
 
     /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`].
     pub(super) fn run(&self, exec: &mut Exec, spans: &[Span], state: &mut SeanetState, mut watch: Watch<'_>) {
-        let SeanetState { convs, buffers, hidden, spans: now } = state;
+        let SeanetState { convs, buffers, hidden, made, at_made, spans: now } = state;
         now.clear();
         now.extend_from_slice(spans);
+        *at_made = None;
         let mut at = 0;
-        for ((index, stage), (convs, hidden)) in self.stages.iter().zip(convs.iter_mut().zip(hidden)) {
+        let states = convs.iter_mut().zip(hidden).enumerate();
+        for ((index, stage), (i, (convs, hidden))) in self.stages.iter().zip(states) {
+            // The last stage's rows, wherever it has put them.
+            let place = at_made.take();
+            let mut kept = place.and_then(|i| made[i].take());
             match stage {
                 Stage::Conv(pre, c) => {
                     let [x, out] = pair(buffers, at);
+                    let x = kept.as_ref().unwrap_or(x);
                     c.run(exec, x, ConvIo { spans: now, pre: *pre, add: false }, &mut convs[0], out);
                     now.iter_mut().for_each(|s| s.rows /= c.config().stride);
                     at += 1;
                 }
                 Stage::Up(c, ratio) => {
                     let [x, out] = pair(buffers, at);
-                    c.run(
-                        exec,
-                        x,
-                        ConvIo { spans: now, pre: Activation::Elu, add: false },
-                        &mut convs[0],
-                        out,
-                    );
+                    let x = kept.as_ref().unwrap_or(x);
+                    let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
+                    c.run(exec, x, io, &mut convs[0], out);
                     now.iter_mut().for_each(|s| s.rows *= ratio);
                     at += 1;
                 }
                 Stage::Residual(pair) => {
                     let [a, b] = &**pair;
-                    let h = hidden.as_mut().expect("made for residual stages");
                     let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
                     let [first, second] = &mut convs[..] else { unreachable!("two convolutions") };
-                    a.run(exec, &buffers[at], io, first, h);
-                    b.run(exec, h, ConvIo { add: true, ..io }, second, &mut buffers[at]);
+                    let x = kept.as_mut().unwrap_or(&mut buffers[at]);
+                    let fused = exec.device().is_some() && {
+                        let out = made[i].get_or_insert_with(|| Buffer::new(x.rows(), x.cols()));
+                        a.residual(b, exec, x, io, first, out)
+                    };
+                    if fused {
+                        *at_made = Some(i);
+                    } else {
+                        let h = hidden.as_mut().expect("made for residual stages");
+                        a.run(exec, x, io, first, h);
+                        b.run(exec, h, ConvIo { add: true, ..io }, second, x);
+                        *at_made = place;
+                    }
                 }
+            }
+            if let Some(i) = place {
+                made[i] = kept;
             }
             if let Some(watch) = &mut watch {
                 let rows = now.iter().map(|s| s.rows).sum();
-                exec.fetch(&mut buffers[at], rows);
-                watch(*index, buffers[at].head(rows));
+                let shown = at_made.and_then(|i| made[i].as_mut()).unwrap_or(&mut buffers[at]);
+                exec.fetch(shown, rows);
+                watch(*index, shown.head(rows));
             }
         }
     }
@@ -188,7 +209,7 @@ impl SeanetState {
     pub(super) fn grow(&mut self, seanet: &Seanet, rows: usize) {
         if self.buffers[0].rows() < rows {
             let larger = seanet.state(0, rows);
-            (self.buffers, self.hidden) = (larger.buffers, larger.hidden);
+            (self.buffers, self.hidden, self.made) = (larger.buffers, larger.hidden, larger.made);
         }
     }
 
@@ -199,7 +220,8 @@ impl SeanetState {
 
     /// The last stage's rows.
     pub(super) fn output(&mut self) -> &mut Buffer {
-        self.buffers.last_mut().expect("a stack has stages")
+        let made = self.at_made.and_then(|i| self.made[i].as_mut());
+        made.unwrap_or_else(|| self.buffers.last_mut().expect("a stack has stages"))
     }
 
     /// Starts a slot anew.

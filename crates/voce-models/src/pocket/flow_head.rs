@@ -38,6 +38,13 @@ pub struct FlowHeadState {
     step_bias: Vec<Vector>,
 }
 
+impl FlowHeadState {
+    /// The latents that were sampled last.
+    pub fn made(&mut self) -> &mut Buffer {
+        &mut self.current
+    }
+}
+
 impl FlowHead {
     /// Loads `flow_net`.
     pub fn load(

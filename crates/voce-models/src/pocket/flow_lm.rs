@@ -13,6 +13,8 @@ use crate::mimi::LatentScale;
 
 /// Rows that prefill takes through the backbone at once.
 pub(super) const PREFILL_ROWS: usize = 64;
+/// Rows that it takes on a device, which has room for many prompts.
+const DEVICE_PREFILL_ROWS: usize = 2048;
 
 /// The flow language model.
 pub struct FlowLm {
@@ -131,6 +133,7 @@ impl FlowLm {
     pub fn grow(&self, exec: &mut Exec, state: &mut FlowLmState, positions: usize) {
         let slots = state.last.rows();
         let mut grown = self.state(slots, positions.max(state.positions));
+        self.widen(&mut grown, state.x.rows());
         for slot in 0..slots {
             let from = &state.transformer.cache;
             exec.copy_prefix(&mut grown.transformer.cache, slot, from, slot, state.position(slot));
@@ -139,10 +142,39 @@ impl FlowLm {
         *state = grown;
     }
 
+    /// Makes room for more rows of one pass.
+    fn widen(&self, state: &mut FlowLmState, rows: usize) {
+        if state.x.rows() < rows {
+            state.x = Buffer::new(rows, self.dim);
+            state.embedded = Buffer::new(rows, state.embedded.cols());
+            self.backbone.widen(&mut state.transformer, rows);
+        }
+    }
+
     /// Begins a stream: the voice's past, and no frame yet.
     pub fn start(&self, exec: &mut Exec, state: &mut FlowLmState, slot: usize, voice: &Voice) {
-        exec.copy_prefix(&mut state.transformer.cache, slot, voice.cache(), 0, voice.positions());
-        exec.set_rows(&mut state.last, &[slot], &self.bos);
+        self.start_all(exec, state, &[(slot, voice)]);
+    }
+
+    /// Begins streams, each with the past of its voice.
+    pub fn start_all(&self, exec: &mut Exec, state: &mut FlowLmState, streams: &[(usize, &Voice)]) {
+        let mut begun = vec![false; streams.len()];
+        for (i, &(_, voice)) in streams.iter().enumerate() {
+            if begun[i] {
+                continue;
+            }
+            // All slots of one voice at once.
+            let mut slots = Vec::new();
+            for (&(slot, other), begun) in streams.iter().zip(&mut begun).skip(i) {
+                if std::ptr::eq(voice, other) {
+                    slots.push(slot);
+                    *begun = true;
+                }
+            }
+            exec.copy_prefix_to(&mut state.transformer.cache, &slots, voice.cache(), 0, voice.positions());
+        }
+        let slots: Vec<usize> = streams.iter().map(|(slot, _)| *slot).collect();
+        exec.set_rows(&mut state.last, &slots, &self.bos.repeat(slots.len()));
     }
 
     /// Feeds rows of the backbone's width (a voice prompt) to a slot.
@@ -161,6 +193,46 @@ impl FlowLm {
         self.prefill_watched(exec, state, slot, tokens, None);
     }
 
+    /// Feeds texts to slots, each to its own, in as few passes as their rows allow.
+    pub fn prefill_texts(&self, exec: &mut Exec, state: &mut FlowLmState, texts: &[(usize, &[u32])]) {
+        let slots = state.last.rows();
+        if exec.device().is_some() {
+            self.widen(state, DEVICE_PREFILL_ROWS.min(slots * PREFILL_ROWS));
+        }
+        let (mut tokens, mut spans) = (Vec::new(), Vec::with_capacity(texts.len()));
+        let most = state.x.rows();
+        for &(slot, text) in texts {
+            let mut rest = text;
+            while !rest.is_empty() {
+                let (part, later) = rest.split_at(rest.len().min(most - tokens.len()));
+                tokens.extend_from_slice(part);
+                spans.push(Span { slot, rows: part.len() });
+                rest = later;
+                if tokens.len() == most {
+                    self.prefill_spans(exec, state, &tokens, &spans, None);
+                    tokens.clear();
+                    spans.clear();
+                }
+            }
+        }
+        if !tokens.is_empty() {
+            self.prefill_spans(exec, state, &tokens, &spans, None);
+        }
+    }
+
+    /// One pass over tokens of several slots.
+    fn prefill_spans(
+        &self,
+        exec: &mut Exec,
+        state: &mut FlowLmState,
+        tokens: &[u32],
+        spans: &[Span],
+        watch: Watch<'_>,
+    ) {
+        self.embed_tokens(exec, state, tokens);
+        self.backbone.run_watched(exec, &mut state.x, spans, &mut state.transformer, watch);
+    }
+
     /// As [`FlowLm::prefill_tokens`], showing the rows after each layer (block by block).
     pub fn prefill_watched(
         &self,
@@ -171,10 +243,9 @@ impl FlowLm {
         mut watch: Watch<'_>,
     ) {
         for part in tokens.chunks(PREFILL_ROWS) {
-            self.embed_tokens(exec, state, part);
             let spans = [Span { slot, rows: part.len() }];
             let watch = watch.as_mut().map(|w| &mut **w as &mut dyn FnMut(usize, &[f32]));
-            self.backbone.run_watched(exec, &mut state.x, &spans, &mut state.transformer, watch);
+            self.prefill_spans(exec, state, part, &spans, watch);
         }
     }
 
@@ -210,6 +281,20 @@ impl FlowLm {
         steps: usize,
         watch: Watch<'_>,
     ) -> StepOutput<'s> {
+        self.begin_step(exec, state, live, noise, steps, watch);
+        self.finish_step(exec, state, live.len())
+    }
+
+    /// The first half of a step, after which a device works while the host does something else.
+    pub fn begin_step(
+        &self,
+        exec: &mut Exec,
+        state: &mut FlowLmState,
+        live: &[usize],
+        noise: &[f32],
+        steps: usize,
+        watch: Watch<'_>,
+    ) {
         let rows = live.len();
         state.spans.clear();
         state.spans.extend(live.iter().map(|&slot| Span { slot, rows: 1 }));
@@ -232,6 +317,17 @@ impl FlowLm {
         exec.linear(&op, &mut state.eos);
         let latents = self.head.sample(exec, cond, norm, noise, steps, &mut state.head);
         exec.scatter_rows(latents, live, &mut state.last);
+        exec.begin();
+    }
+
+    /// What the step that was begun last has made of its `rows` slots.
+    pub fn finish_step<'s>(
+        &self,
+        exec: &mut Exec,
+        state: &'s mut FlowLmState,
+        rows: usize,
+    ) -> StepOutput<'s> {
+        let latents = state.head.made();
         exec.fetch(latents, rows);
         exec.fetch(&mut state.eos, rows);
         StepOutput { latents: latents.head(rows), eos: &state.eos }

@@ -15,6 +15,12 @@ const THIN: usize = 4;
 /// Bytes of gathered rows per multiprocessor that a product takes at a time, so that the cache holds them all.
 const GATHERED: usize = 256 << 10;
 
+/// Rows of a tile of `conv_line` and taps it has room for: as in `conv.cu`.
+const LINE_ROWS: u32 = 256;
+const LINE_TAPS: usize = 4;
+/// Rows that all spans are multiples of from which kernels take tiles of them.
+pub(super) const LEAST_UNIT: u32 = 16;
+
 /// The device's form of a convolution's shape.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -29,7 +35,7 @@ struct TapsArgs {
 const DEPTHWISE_TAPS: u32 = 9;
 const SUBSAMPLE_BINS: usize = 8;
 
-/// Arguments of `conv_operand`.
+/// Arguments of `conv_operand` and `conv_operand8`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ConvArgs {
@@ -44,7 +50,7 @@ pub(crate) struct ConvArgs {
     row_blocks: u32,
 }
 
-/// Arguments of `conv_thin`.
+/// Arguments of `conv_thin` and `conv_line`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ThinConvArgs {
@@ -57,7 +63,7 @@ pub(crate) struct ThinConvArgs {
     w_stride: u32,
     narrow: u32,
     row_blocks: u32,
-    pad: u32,
+    tiles: u32,
 }
 
 /// Arguments of `upsample`.
@@ -88,6 +94,8 @@ pub(crate) struct DepthwiseArgs {
     taps: u32,
     act: u32,
     out_stride: u32,
+    narrow: u32,
+    pad: u32,
 }
 
 /// Arguments of `subsample`.
@@ -144,7 +152,13 @@ impl Cuda {
         let [taps, stride, dilation] = [op.taps, op.stride, op.dilation].map(|v| v as u32);
         let shape = TapsArgs { taps, stride, dilation, pad: 0 };
         if op.w.n <= THIN {
-            let row_blocks = row_blocks(rows, 32);
+            let line = op.w.n == 1
+                && op.stride == 1
+                && op.taps <= LINE_TAPS
+                && [16, 32, 64, 128].contains(&op.x.cols())
+                && stream.unit >= LEAST_UNIT;
+            let tiles = stream.unit.div_ceil(LINE_ROWS);
+            let row_blocks = if line { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
             let args = ThinConvArgs {
                 stream,
                 store,
@@ -155,11 +169,16 @@ impl Cuda {
                 w_stride: k_stride as u32,
                 narrow: u32::from(op.w.format == Format::Bf16),
                 row_blocks,
-                pad: 0,
+                tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared: 0 };
-            return self.queue.launch(program::CONV_THIN, launch, &args);
+            let (kernel, shared) = if line {
+                (program::CONV_LINE, (LINE_ROWS + stream.history) * LINE_TAPS as u32 * 4)
+            } else {
+                (program::CONV_THIN, 0)
+            };
+            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
+            return self.queue.launch(kernel, launch, &args);
         }
         let few = self.is_few(op.w, rows);
         let narrow = !few && op.w.format == Format::Bf16;
@@ -168,7 +187,12 @@ impl Cuda {
         let cached = GATHERED * memory.info().processors as usize;
         let chunk = (cached / row_bytes).clamp(1, rows);
         let operand = reserve(&memory, &mut self.scratch.operand, chunk * row_bytes);
-        let lanes = lanes(k_stride / 4);
+        let eights = narrow && op.x.cols().is_multiple_of(8);
+        let (kernel, lanes) = if eights {
+            (program::CONV_OPERAND8, lanes(op.x.cols() / 8))
+        } else {
+            (program::CONV_OPERAND, lanes(k_stride / 4))
+        };
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
             let row_blocks = row_blocks(count, lanes);
@@ -185,7 +209,7 @@ impl Cuda {
             };
             let keep = if first == 0 { stream.keep_blocks() } else { 0 };
             let launch = Shape { grid: [row_blocks + keep, 1, 1], block: THREADS, shared: 0 };
-            self.queue.launch(program::CONV_OPERAND, launch, &args);
+            self.queue.launch(kernel, launch, &args);
             if few {
                 self.few_rows(op.w, NormArgs::default(), operand, k_stride, count, store);
             } else {
@@ -232,24 +256,26 @@ impl Cuda {
     ) {
         let norm = op.norm.map_or_else(NormArgs::default, |n| self.row_norm(&n));
         let out_stride = out.cols() as u32;
-        let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
+        let (kernel, bias, place) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
         let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
+        let taps = (op.kernel.len() / op.x.cols()) as u32;
+        let fours = stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && taps <= DEPTHWISE_TAPS;
+        let fours = fours && out_stride.is_multiple_of(4);
         let args = DepthwiseArgs {
             stream,
             norm,
             kernel,
             bias,
-            out,
+            out: place,
             rows: rows as u32,
-            taps: (op.kernel.len() / op.x.cols()) as u32,
+            taps,
             act: activation(op.act),
             out_stride,
+            narrow: u32::from(fours && Self::keeps_narrow(out, rows)),
+            pad: 0,
         };
         let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        let fours =
-            stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && out_stride.is_multiple_of(4);
-        let kernel =
-            if fours && args.taps <= DEPTHWISE_TAPS { program::DEPTHWISE4 } else { program::DEPTHWISE };
+        let kernel = if fours { program::DEPTHWISE4 } else { program::DEPTHWISE };
         self.queue.launch(kernel, shape, &args);
     }
 

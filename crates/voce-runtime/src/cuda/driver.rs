@@ -115,7 +115,8 @@ pub(crate) trait Driver: Send + Sync {
     fn alloc(&self, bytes: usize) -> Result<Address, CudaError>;
     /// Nothing that is enqueued may still use it.
     fn free(&self, at: Address);
-    fn stream(&self) -> Result<Stream, CudaError>;
+    /// A queue of its own; `first` ones go before others where both have work that waits.
+    fn stream(&self, first: bool) -> Result<Stream, CudaError>;
     fn close(&self, stream: Stream);
     /// Locks host memory in place, so that copies need no stop on their way; says whether it could.
     fn lock_host(&self, memory: &[u8]) -> bool;
@@ -124,6 +125,10 @@ pub(crate) trait Driver: Send + Sync {
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
+    /// Keeps host memory in its place, so that copies from the device need no other in between; whether it could.
+    fn pin(&self, at: usize, bytes: usize) -> bool;
+    /// Ends that; the memory is still there.
+    fn unpin(&self, at: usize);
     /// Enqueues commands in order; `args` is what launches refer to.
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError>;
     /// Enqueues commands, waits for them, and tells how many milliseconds each took.

@@ -33,7 +33,8 @@ fn entries() -> String {
     for (_, source) in program::SOURCES {
         for line in source
             .lines()
-            .filter_map(|l| l.strip_prefix("KERNEL(").or_else(|| l.strip_prefix("KERNEL_AHEAD(")))
+            .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
+            .filter_map(|(how, l)| ["", "_AHEAD", "_DENSE"].contains(&how).then_some(l))
         {
             let mut parts = line.split(',').map(str::trim);
             if let (Some(name), Some(args)) = (parts.next(), parts.next()) {
@@ -186,7 +187,7 @@ impl Driver for Emulator {
         }
     }
 
-    fn stream(&self) -> Result<Stream, CudaError> {
+    fn stream(&self, _first: bool) -> Result<Stream, CudaError> {
         Ok(Stream(0))
     }
 
@@ -209,6 +210,12 @@ impl Driver for Emulator {
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
+
+    fn pin(&self, _at: usize, _bytes: usize) -> bool {
+        false
+    }
+
+    fn unpin(&self, _at: usize) {}
 
     fn enqueue(&self, _stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
         for command in commands {

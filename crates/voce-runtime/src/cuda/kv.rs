@@ -118,21 +118,23 @@ impl Cuda {
         self.move_kv(cache, slot, positions, at, false);
     }
 
-    /// Copies positions between caches that are both on the device.
+    /// Copies positions of a slot to slots of another cache; both caches are on the device.
     pub(crate) fn copy_prefix(
         &mut self,
         cache: &mut KvCache,
-        slot: usize,
+        slots: &[usize],
         from: &KvCache,
         from_slot: usize,
         positions: usize,
     ) {
         let to = self.cache(cache);
         let (a, b) = (cache.spec(), from.spec());
+        let places: Vec<[u32; 3]> =
+            slots.iter().map(|&slot| [slot, from_slot, positions].map(|v| v as u32)).collect();
         let args = KvCopyArgs {
             to,
             from: from.memory().map_or(0, |m| m.at),
-            place: self.queue.table(&[slot as u32, from_slot as u32, positions as u32]),
+            place: self.queue.table(&places),
             kv_heads: a.kv_heads as u32,
             pieces: (a.width() * a.value_bytes() / 16) as u32,
             to_slots: a.slots as u32,
@@ -140,7 +142,8 @@ impl Cuda {
             to_capacity: a.capacity as u32,
             from_capacity: b.capacity as u32,
         };
-        let grid = [(a.layers * a.kv_heads * 2) as u32, COPY_BLOCKS, 1];
+        // As many as the third dimension of a grid takes are far more than fit a device.
+        let grid = [(a.layers * a.kv_heads * 2) as u32, COPY_BLOCKS, slots.len() as u32];
         self.queue.launch(program::COPY_KV, Shape { grid, block: 256, shared: 0 }, &args);
     }
 }

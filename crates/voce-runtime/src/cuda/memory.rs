@@ -60,7 +60,7 @@ impl Device {
     }
 
     fn with_driver(driver: Box<dyn Driver>) -> Result<Arc<Device>, CudaError> {
-        let setup = Mutex::new(driver.stream()?);
+        let setup = Mutex::new(driver.stream(false)?);
         Ok(Arc::new(Device {
             driver,
             setup,
@@ -211,6 +211,27 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.sweep();
         self.driver.close(*self.setup.lock().unwrap_or_else(|e| e.into_inner()));
+    }
+}
+
+/// Host memory that a device copies to by itself, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    device: Arc<Device>,
+    at: usize,
+}
+
+impl Pinned {
+    /// Pins values that stay where they are until this is dropped; none where that cannot be.
+    pub(crate) fn new(device: &Arc<Device>, values: &[f32]) -> Option<Self> {
+        let at = values.as_ptr() as usize;
+        device.driver.pin(at, size_of_val(values)).then(|| Self { device: device.clone(), at })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.device.driver.unpin(self.at);
     }
 }
 

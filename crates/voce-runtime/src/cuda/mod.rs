@@ -23,6 +23,7 @@ mod products;
 mod profile;
 mod program;
 mod queue;
+mod residual;
 mod rows;
 mod sampling;
 mod select;
@@ -36,14 +37,18 @@ use std::time::Duration;
 pub use driver::DeviceInfo;
 pub use error::CudaError;
 pub(crate) use matrix::DeviceMatrix;
-pub(crate) use memory::Memory;
 pub use memory::{Device, Tuning};
+pub(crate) use memory::{Memory, Pinned};
 pub use profile::Timing;
 pub(crate) use streams::PastRows;
 
 use crate::exec::{Buffer, Vector, View};
 use driver::Address;
 use queue::Queue;
+
+/// Fetch by which the host's half of a buffer is pinned, and bytes from which it is worth it.
+const PINNED_FETCHES: u32 = 4;
+const PINNED_BYTES: usize = 256 << 10;
 
 /// Facts about every NVIDIA device of this machine, or why none can be used.
 pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
@@ -97,9 +102,9 @@ struct Scratch {
 }
 
 impl Cuda {
-    pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
+    pub(crate) fn new(device: Arc<Device>, first: bool) -> Result<Self, CudaError> {
         let Tuning { tf32, graphs, events } = device.tuning();
-        let mut queue = Queue::new(device)?;
+        let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
         queue.use_events = events;
         Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
@@ -109,7 +114,7 @@ impl Cuda {
         &self.queue.device
     }
 
-    pub(crate) fn submit(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.queue.flush();
     }
 
@@ -184,6 +189,12 @@ impl Cuda {
         }
         let at = self.read(buffer);
         let len = rows * buffer.cols();
+        if 4 * len >= PINNED_BYTES {
+            buffer.twin.fetches += 1;
+            if buffer.twin.fetches == PINNED_FETCHES {
+                buffer.twin.pinned = Pinned::new(&self.queue.device, buffer.host());
+            }
+        }
         self.queue.download(at, &mut buffer.host_mut()[..len]);
         *buffer.twin.host_stale.get_mut() = false;
     }

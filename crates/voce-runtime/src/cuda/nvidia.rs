@@ -372,12 +372,20 @@ impl Driver for Nvidia {
         }
     }
 
-    fn stream(&self) -> Result<Stream, CudaError> {
+    fn stream(&self, first: bool) -> Result<Stream, CudaError> {
         self.enter()?;
         let mut stream = std::ptr::null_mut();
         let flags = cu::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: a place for the result.
-        check("cuStreamCreate", unsafe { cu::cuStreamCreate(&mut stream, flags) })?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: places for the results.
+        unsafe {
+            check("cuCtxGetStreamPriorityRange", cu::cuCtxGetStreamPriorityRange(&mut least, &mut greatest))?;
+            let priority = if first { greatest } else { least };
+            check(
+                "cuStreamCreateWithPriority",
+                cu::cuStreamCreateWithPriority(&mut stream, flags, priority),
+            )?;
+        }
         let workspace = self.alloc(WORKSPACE)?;
         self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, workspace);
         let mut moments = Events::default();
@@ -434,6 +442,19 @@ impl Driver for Nvidia {
             )?;
         }
         self.wait(stream)
+    }
+
+    fn pin(&self, at: usize, bytes: usize) -> bool {
+        // SAFETY: memory of this process that outlives the pin.
+        self.enter().is_ok()
+            && unsafe { cu::cuMemHostRegister_v2(at as *mut c_void, bytes, 0) } == cu::CUresult::CUDA_SUCCESS
+    }
+
+    fn unpin(&self, at: usize) {
+        if self.enter().is_ok() {
+            // SAFETY: pinned above.
+            unsafe { cu::cuMemHostUnregister(at as *mut c_void) };
+        }
     }
 
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {

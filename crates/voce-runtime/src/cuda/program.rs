@@ -17,6 +17,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("attention_tile.cu", include_str!("kernels/attention_tile.cu")),
     ("kv.cu", include_str!("kernels/kv.cu")),
     ("conv.cu", include_str!("kernels/conv.cu")),
+    ("residual.cu", include_str!("kernels/residual.cu")),
     ("pointwise.cu", include_str!("kernels/pointwise.cu")),
     ("select.cu", include_str!("kernels/select.cu")),
     ("sampling.cu", include_str!("kernels/sampling.cu")),
@@ -56,19 +57,34 @@ kernels! {
     COPY_ROWS = "copy_rows" (super::rows::CopyRowsArgs),
     ADD_SCALED = "add_scaled" (super::rows::AddScaledArgs),
     LINEAR_INT8 = "linear_int8" (super::linear::LinearArgs),
+    LINEAR_ONE_F32 = "linear_one_f32" (super::linear::LinearArgs),
+    LINEAR_ONE_BF16 = "linear_one_bf16" (super::linear::LinearArgs),
+    LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
     PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
     PUT_KV_BF16 = "put_kv_bf16" (super::attention::AttendArgs),
     DECODE_F32 = "decode_f32" (super::attention::AttendArgs),
     DECODE_BF16 = "decode_bf16" (super::attention::AttendArgs),
+    DECODE_PAIR_BF16 = "decode_pair_bf16" (super::attention::AttendArgs),
     DECODE_GROUP_F32 = "decode_group_f32" (super::attention::AttendArgs),
     DECODE_GROUP_BF16 = "decode_group_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_F32 = "decode_few_f32" (super::attention::AttendArgs),
+    DECODE_FEW_BF16 = "decode_few_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_PAIR_BF16 = "decode_few_pair_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_GROUP_F32 = "decode_few_group_f32" (super::attention::AttendArgs),
+    DECODE_FEW_GROUP_BF16 = "decode_few_group_bf16" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
     MOVE_KV_F32 = "move_kv_f32" (super::kv::KvMoveArgs),
     MOVE_KV_BF16 = "move_kv_bf16" (super::kv::KvMoveArgs),
     COPY_KV = "copy_kv" (super::kv::KvCopyArgs),
     CONV_OPERAND = "conv_operand" (super::conv::ConvArgs),
+    CONV_OPERAND8 = "conv_operand8" (super::conv::ConvArgs),
     CONV_THIN = "conv_thin" (super::conv::ThinConvArgs),
+    CONV_LINE = "conv_line" (super::conv::ThinConvArgs),
+    RESIDUAL_32 = "residual_32" (super::residual::ResidualArgs),
+    RESIDUAL_64 = "residual_64" (super::residual::ResidualArgs),
+    RESIDUAL_128 = "residual_128" (super::residual::ResidualArgs),
+    RESIDUAL_256 = "residual_256" (super::residual::ResidualArgs),
     UPSAMPLE = "upsample" (super::conv::UpsampleArgs),
     DEPTHWISE = "depthwise" (super::conv::DepthwiseArgs),
     DEPTHWISE4 = "depthwise4" (super::conv::DepthwiseArgs),
@@ -196,12 +212,16 @@ fn kept_at(base: &Path, (major, minor): (u32, u32)) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation. With
-    /// `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
+    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation; with
+    /// `VOCE_NVRTC=90` for that one. With `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
     #[test]
     fn kernels_compile() {
         let kept = std::env::var_os("VOCE_NVRTC_KEEP").map(PathBuf::from);
+        let asked = std::env::var("VOCE_NVRTC").unwrap_or_default();
         for capability in [(9, 0), (8, 9), (8, 0)] {
+            if asked.len() > 1 && asked != format!("{}{}", capability.0, capability.1) {
+                continue;
+            }
             match compile(capability) {
                 Ok(image) => {
                     assert!(image.starts_with(b"\x7fELF"));

@@ -60,8 +60,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(device: Arc<Device>) -> Result<Self, CudaError> {
-        let stream = device.driver.stream()?;
+    pub(crate) fn new(device: Arc<Device>, first: bool) -> Result<Self, CudaError> {
+        let stream = device.driver.stream(first)?;
         Ok(Self {
             device,
             stream,

@@ -20,7 +20,8 @@ pub(crate) struct StreamArgs {
     count: u32,
     pre: u32,
     replicate: u32,
-    pad: u32,
+    /// Rows that share an entry of the table `rows`.
+    pub(super) unit: u32,
 }
 
 impl StreamArgs {
@@ -54,6 +55,10 @@ impl PastRows {
 
 /// A span as the kernels see it: `StreamSpan` of `conv.cu`.
 type SpanWords = [u32; 8];
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
 
 impl Cuda {
     /// Where past rows are, which at first are the host's of the slots that have begun.
@@ -90,6 +95,11 @@ impl Cuda {
         self.past(&mut state.device, state.spec.slots, len, host)
     }
 
+    /// Rows that all spans are multiples of.
+    pub(super) fn unit(spans: &[Span]) -> u32 {
+        spans.iter().map(|s| s.rows as u32).fold(0, gcd).max(1)
+    }
+
     /// The streams of a convolution with `stride` input rows per output row, which now go on by their spans.
     pub(super) fn streams(
         &mut self,
@@ -116,28 +126,32 @@ impl Cuda {
                 words.map(|w| w as u32)
             })
             .collect();
+        let at = self.queue.table(&words);
+        let (rows, unit) = self.rows_of(&words, first / stride);
         StreamArgs {
             x,
             past,
-            spans: self.queue.table(&words),
-            rows: self.rows_of(&words, first / stride),
+            spans: at,
+            rows,
             width: spec.channels as u32,
             history: spec.history as u32,
             count: spans.len() as u32,
             pre: activation(pre),
             replicate: u32::from(spec.replicate),
-            pad: 0,
+            unit,
         }
     }
 
-    /// A table of the span that each of `count` output rows belongs to.
-    fn rows_of(&mut self, words: &[SpanWords], count: usize) -> Address {
+    /// A table of the span that each of `count` output rows belongs to, and how many neighbours share an entry: the
+    /// largest number that divides all spans, which for a codec is a frame or more.
+    fn rows_of(&mut self, words: &[SpanWords], count: usize) -> (Address, u32) {
         let begins = words.iter().skip(1).map(|w| w[0]).chain([count as u32]);
-        let mut rows = Vec::with_capacity(count);
+        let unit = begins.clone().fold(0, gcd).max(1);
+        let mut rows = Vec::with_capacity(count / unit as usize);
         for (span, end) in begins.enumerate() {
-            rows.resize(end as usize, span as u32);
+            rows.resize((end / unit) as usize, span as u32);
         }
-        self.queue.table(&rows)
+        (self.queue.table(&rows), unit)
     }
 
     /// The streams of a strided convolution over time rows, which now go on by their spans.
@@ -164,17 +178,19 @@ impl Cuda {
                 words.map(|w| w as u32)
             })
             .collect();
+        let spans = self.queue.table(&words);
+        let (rows, unit) = self.rows_of(&words, first_out);
         StreamArgs {
             x,
             past,
-            spans: self.queue.table(&words),
-            rows: self.rows_of(&words, first_out),
+            spans,
+            rows,
             width: (spec.bins * spec.channels) as u32,
             history: SubsampleState::HISTORY as u32,
             count: words.len() as u32,
             pre: 0,
             replicate: 0,
-            pad: 0,
+            unit,
         }
     }
 

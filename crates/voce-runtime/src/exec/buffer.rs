@@ -4,7 +4,8 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::cuda::Memory;
+use crate::cuda::{Memory, Pinned};
+use crate::matrix::Format;
 use crate::memory::AlignedVec;
 
 /// Row-major f32 activations of fixed capacity.
@@ -13,10 +14,13 @@ use crate::memory::AlignedVec;
 /// next op that uses it; what ops write comes back by [`crate::Exec::fetch`], and reading without it panics.
 #[derive(Debug)]
 pub struct Buffer {
+    /// Goes before the data: it may have them pinned.
+    pub(crate) twin: Twin,
     pub(super) data: AlignedVec<f32>,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    pub(crate) twin: Twin,
+    /// The format of the products that alone read it.
+    pub(crate) products: Option<Format>,
 }
 
 /// A buffer's other half on a device.
@@ -27,8 +31,11 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
-    /// The device holds bf16 products, and this is still to be done to them: see `LinearOp::narrow`.
+    /// The device holds bf16, and this is still to be done to it: see `LinearOp::narrow` and `Buffer::keep_for_products`.
     pub(crate) pending: Mutex<Option<Pending>>,
+    /// How often many values came back, and what makes that fast once it has become a habit.
+    pub(crate) fetches: u32,
+    pub(crate) pinned: Option<Pinned>,
 }
 
 /// What follows a product and is left to whoever reads it.
@@ -42,7 +49,7 @@ pub(crate) struct Pending {
 
 impl Clone for Buffer {
     fn clone(&self) -> Self {
-        let mut copy = Self::new(self.rows, self.cols);
+        let mut copy = Self { products: self.products, ..Self::new(self.rows, self.cols) };
         let len = self.rows * self.cols;
         copy.head_mut(self.rows).copy_from_slice(&self.values()[..len]);
         copy
@@ -52,11 +59,19 @@ impl Clone for Buffer {
 impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
-        Self { data: AlignedVec::zeroed(rows * cols), rows, cols, twin: Twin::default() }
+        Self { data: AlignedVec::zeroed(rows * cols), rows, cols, products: None, twin: Twin::default() }
+    }
+
+    /// Says that only products by weights of one format read what ops write here: a device may keep it as those take it.
+    pub fn keep_for_products(&mut self, format: Format) {
+        self.products = Some(format);
     }
 
     /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
     pub fn shape(&mut self, rows: usize, cols: usize) {
+        if self.data.len() < rows * cols {
+            (self.twin.pinned, self.twin.fetches) = (None, 0);
+        }
         self.data.reserve_zeroed(rows * cols);
         (self.rows, self.cols) = (rows, cols);
         self.discard();

@@ -362,18 +362,30 @@ impl Exec {
         from_slot: usize,
         positions: usize,
     ) {
+        self.copy_prefix_to(cache, &[slot], from, from_slot, positions);
+    }
+
+    /// As [`Exec::copy_prefix`], into several slots at once; none is named twice.
+    pub fn copy_prefix_to(
+        &mut self,
+        cache: &mut KvCache,
+        slots: &[usize],
+        from: &KvCache,
+        from_slot: usize,
+        positions: usize,
+    ) {
         cache.check_prefix(from, positions);
         match &mut self.cuda {
-            None => cache.copy_prefix(slot, from, from_slot, positions),
+            None => slots.iter().for_each(|&slot| cache.copy_prefix(slot, from, from_slot, positions)),
             Some(cuda) if from.memory().is_some() => {
-                cuda.copy_prefix(cache, slot, from, from_slot, positions)
+                cuda.copy_prefix(cache, slots, from, from_slot, positions)
             }
             Some(_) => {
                 let values = self.read_cache(from, from_slot, 0..positions);
-                self.write_cache(cache, slot, 0..positions, &values);
+                slots.iter().for_each(|&slot| self.write_cache(cache, slot, 0..positions, &values));
             }
         }
-        cache.positions[slot] = positions;
+        slots.iter().for_each(|&slot| cache.positions[slot] = positions);
     }
 
     /// A slot's keys and values at absolute positions, as `[layer][head][position][key, value][head_dim]`; waits for

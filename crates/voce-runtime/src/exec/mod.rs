@@ -13,6 +13,7 @@ mod mel;
 mod philox;
 mod pointwise;
 mod relative_attention;
+mod residual;
 mod rows;
 mod sampling;
 mod select;
@@ -26,13 +27,14 @@ pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
-pub use head_norm::HeadNormOp;
+pub use head_norm::{HeadNormOp, HeadNorms};
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 pub use lstm::{AddReluOp, LstmCellOp};
 pub use mel::{MelFilters, MelOp, MelSpan};
 pub use pointwise::RowNorm;
 pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
+pub use residual::ResidualOp;
 pub use sampling::{MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use staging::Staging;
@@ -128,7 +130,13 @@ impl Exec {
 
     /// An executor of a device.
     pub fn on(device: &Arc<Device>) -> Result<Self, RuntimeError> {
-        let cuda = Cuda::new(device.clone())?;
+        Self::on_with(device, false)
+    }
+
+    /// An executor of a device, whose ops go before those of others when both wait there: `first` is for chains of
+    /// small ops that others depend on.
+    pub fn on_with(device: &Arc<Device>, first: bool) -> Result<Self, RuntimeError> {
+        let cuda = Cuda::new(device.clone(), first)?;
         Ok(Self { cuda: Some(Box::new(cuda)), ..Self::new(1)? })
     }
 
@@ -161,11 +169,10 @@ impl Exec {
         self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
-    /// Lets a device begin with the ops so far while the host goes on: worth it where they take it longer than the host
-    /// will take with those to come. CPUs run ops at once.
-    pub fn submit(&mut self) {
+    /// Lets a device begin with the ops so far, and does not wait for it.
+    pub fn begin(&mut self) {
         if let Some(cuda) = &mut self.cuda {
-            cuda.submit();
+            cuda.begin();
         }
     }
 

@@ -32,6 +32,12 @@ pub(super) struct Crowd {
     first_audio_ms_p99: f64,
     audio_seconds: f64,
     wall_seconds: f64,
+    /// Seconds in which the model's thread fed prompts to slots, made frames, and did neither.
+    prompt_seconds: f64,
+    step_seconds: f64,
+    between_seconds: f64,
+    /// Seconds in which the codec worked, beside the model's thread or in line with it.
+    codec_seconds: f64,
     repeat: usize,
     peak_rss_mb: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -40,18 +46,25 @@ pub(super) struct Crowd {
     head: Head,
 }
 
-/// One run of all streams: seconds, samples, and seconds to each stream's first audio.
-fn once(
-    speaker: &Speaker,
-    text: &str,
-    request: &SpeakRequest,
-    streams: usize,
-) -> Outcome<(f64, usize, Vec<f64>)> {
+/// One run of all streams.
+#[derive(Default)]
+struct Run {
+    seconds: f64,
+    samples: usize,
+    /// Seconds to each stream's first audio.
+    first: Vec<f64>,
+    /// Seconds of all streams' shares in a stage.
+    prompts: f64,
+    steps: f64,
+    codec: f64,
+}
+
+fn once(speaker: &Speaker, text: &str, request: &SpeakRequest, streams: usize) -> Outcome<Run> {
     let begun = Instant::now();
     let mut speaking = (0..streams)
         .map(|i| speaker.speak(text, &SpeakRequest { seed: request.seed + i as u64, ..request.clone() }))
         .collect::<Result<Vec<_>, _>>()?;
-    let (mut samples, mut first) = (0, Vec::new());
+    let mut run = Run::default();
     let mut cx = Context::from_waker(Waker::noop());
     while !speaking.is_empty() {
         interrupt::check()?;
@@ -60,12 +73,15 @@ fn once(
         while at < speaking.len() {
             match speaking[at].poll_next(&mut cx) {
                 Poll::Ready(Some(chunk)) => {
-                    samples += chunk?.samples.len();
+                    run.samples += chunk?.samples.len();
                     any = true;
                 }
                 Poll::Ready(None) => {
-                    let done = speaking.swap_remove(at);
-                    first.extend(done.stats().first_audio.map(|d| d.as_secs_f64()));
+                    let stats = speaking.swap_remove(at).stats();
+                    run.first.extend(stats.first_audio.map(|d| d.as_secs_f64()));
+                    run.prompts += stats.prefill.as_secs_f64();
+                    run.steps += (stats.backbone + stats.head).as_secs_f64();
+                    run.codec += stats.codec.as_secs_f64();
                 }
                 Poll::Pending => at += 1,
             }
@@ -74,7 +90,8 @@ fn once(
             std::thread::sleep(PAUSE);
         }
     }
-    Ok((begun.elapsed().as_secs_f64(), samples, first))
+    run.seconds = begun.elapsed().as_secs_f64();
+    Ok(run)
 }
 
 impl Crowd {
@@ -95,22 +112,26 @@ impl Crowd {
         let kernels = device.map(kernel_times).unwrap_or_default();
         for _ in 1..repeat {
             let run = once(speaker, text, request, streams)?;
-            if run.0 < best.0 {
+            if run.seconds < best.seconds {
                 best = run;
             }
         }
-        let (wall, samples, first) = best;
-        let audio = samples as f64 / speaker.info().sample_rate as f64;
+        let Run { seconds: wall, first, .. } = &best;
+        let audio = best.samples as f64 / speaker.info().sample_rate as f64;
         let frames = args.frames.unwrap_or(1);
         Ok(Self {
             times_real_time: round(audio / wall.max(1e-9), 1),
             streams,
             frames,
             frame_ms: round(wall * 1e3 / frames as f64, 4),
-            first_audio_ms_p50: round(quantile(&first, 0.5) * 1e3, 3),
-            first_audio_ms_p99: round(quantile(&first, 0.99) * 1e3, 3),
+            first_audio_ms_p50: round(quantile(first, 0.5) * 1e3, 3),
+            first_audio_ms_p99: round(quantile(first, 0.99) * 1e3, 3),
             audio_seconds: round(audio, 3),
-            wall_seconds: round(wall, 4),
+            wall_seconds: round(*wall, 4),
+            prompt_seconds: round(best.prompts, 4),
+            step_seconds: round(best.steps, 4),
+            between_seconds: round(wall - best.prompts - best.steps, 4),
+            codec_seconds: round(best.codec, 4),
             repeat,
             peak_rss_mb: machine::peak_rss_mb(),
             kernels,
@@ -123,7 +144,7 @@ impl Crowd {
             return console.json(self);
         }
         console.result(&format!(
-            "{}\n{} streams of {} frames: {:.1} times real time, {:.2} ms a frame of all, first audio {:.1} ms (p99 {:.1})",
+            "{}\n{} streams of {} frames: {:.1} times real time, {:.2} ms a frame of all, first audio {:.1} ms (p99 {:.1})\nof {:.3} s: prompts {:.3}, frames {:.3}, neither {:.3}; codec {:.3}",
             self.head.line(),
             self.streams,
             self.frames,
@@ -131,6 +152,11 @@ impl Crowd {
             self.frame_ms,
             self.first_audio_ms_p50,
             self.first_audio_ms_p99,
+            self.wall_seconds,
+            self.prompt_seconds,
+            self.step_seconds,
+            self.between_seconds,
+            self.codec_seconds,
         ))?;
         print_kernels(console, &self.kernels)
     }

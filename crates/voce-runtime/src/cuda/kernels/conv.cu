@@ -5,16 +5,16 @@
 
 struct Stream {
     u64 x, past, spans, rows;
-    u32 width, history, count, pre, replicate, pad;
+    u32 width, history, count, pre, replicate, unit;
 };
 
 // A span's place in the output and the input, its state's place, past rows that are not known yet (a stream that has
 // just begun), and the row that the first tap of its first output sees.
 struct StreamSpan { u32 first_out, first, rows, slot, half, blank, origin, pad; };
 
-// The span that an output row belongs to, as the table of rows says.
+// The span that an output row belongs to, as the table of units of rows says.
 DEV StreamSpan span_of(const Stream& s, u32 row) {
-    return at<const StreamSpan>(s.spans)[at<const u32>(s.rows)[row]];
+    return at<const StreamSpan>(s.spans)[at<const u32>(s.rows)[row / s.unit]];
 }
 
 // Where a row of a stream is, past rows first; nowhere for a row of zeros. New rows are yet to be activated.
@@ -83,6 +83,14 @@ DEV float4 under_taps(const Stream& s, const StreamSpan& p, const Taps& t, u32 b
     return {part[0], part[1], part[2], part[3]};
 }
 
+// Eight values of a row of a stream, activated, as bf16.
+DEV uint4 narrow_row8(const StreamRow& r, u32 i) {
+    if (!r.at) return {0, 0, 0, 0};
+    const float4 v = *reinterpret_cast<const float4*>(r.at + i), w = *reinterpret_cast<const float4*>(r.at + i + 4);
+    return {narrow2(activate(r.act, v.x), activate(r.act, v.y)), narrow2(activate(r.act, v.z), activate(r.act, v.w)),
+            narrow2(activate(r.act, w.x), activate(r.act, w.y)), narrow2(activate(r.act, w.z), activate(r.act, w.w))};
+}
+
 struct ConvArgs {
     Stream stream;
     Taps shape;
@@ -109,12 +117,32 @@ KERNEL(conv_operand, ConvArgs, 256) {
     }
 }
 
+// The same in bf16 for rows of whole eights: `lanes` threads take eight values each, tap after tap.
+KERNEL(conv_operand8, ConvArgs, 256) {
+    const Stream& s = a.stream;
+    if (blockIdx.x >= a.row_blocks) {
+        stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const u32 row = blockIdx.x * (blockDim.x / a.lanes) + threadIdx.x / a.lanes;
+    if (row >= a.rows) return;
+    const StreamSpan p = span_of(s, a.first + row);
+    const u32 begin = (a.first + row - p.first_out) * a.shape.stride;
+    bf16* out = at<bf16>(a.out) + (u64)row * a.out_stride;
+    for (u32 i = 8 * (threadIdx.x % a.lanes); i < s.width; i += 8 * a.lanes) {
+#pragma unroll 2
+        for (u32 tap = 0; tap < a.shape.taps; tap++)
+            *reinterpret_cast<uint4*>(out + tap * s.width + i) =
+                narrow_row8(stream_row(s, p, begin + tap * a.shape.dilation), i);
+    }
+}
+
 struct ThinConvArgs {
     Stream stream;
     Store store;
     Taps shape;
     u64 w;
-    u32 rows, n, w_stride, narrow, row_blocks, pad;
+    u32 rows, n, w_stride, narrow, row_blocks, tiles;
 };
 
 // A convolution to few outputs, to samples above all: a warp per output row multiplies the rows where they are.
@@ -144,6 +172,58 @@ KERNEL(conv_thin, ThinConvArgs, 256) {
         }
         sum = warp_sum(sum);
         if (lane == 0) put(a.store, row, o, sum);
+    }
+}
+
+// Rows of a tile, and taps that a thread has the weights of.
+#define LINE_ROWS 256
+#define LINE_TAPS 4
+
+// A convolution to one output, stride 1: a tile of rows per block, `width / 4` threads per row. Each value is read and
+// activated once and meets the weights of all taps; `part` has what each row gives each of them. Bound by the reads.
+KERNEL(conv_line, ThinConvArgs, 256) {
+    SHARED(float, part);
+    const Stream& s = a.stream;
+    if (blockIdx.x >= a.row_blocks) {
+        stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const u32 skip = blockIdx.x % a.tiles * LINE_ROWS, begin = blockIdx.x / a.tiles * s.unit + skip;
+    const u32 valid = min((u32)LINE_ROWS, s.unit - skip), seen = valid + s.history;
+    const StreamSpan p = span_of(s, begin);
+    const u32 local = begin - p.first_out;
+    const u32 lanes = s.width / 4, i = threadIdx.x % lanes * 4, rows = blockDim.x / lanes;
+    float4 w[LINE_TAPS];
+#pragma unroll
+    for (u32 tap = 0; tap < LINE_TAPS; tap++) {
+        w[tap] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (tap >= a.shape.taps) continue;
+        const u64 from = tap * s.width + i;
+        if (a.narrow) w[tap] = widen4(*at<const uint2>(a.w + 2 * from));
+        else w[tap] = *at<const float4>(a.w + 4 * from);
+    }
+    for (u32 first = 0; first < seen; first += rows) {
+        const u32 row = first + threadIdx.x / lanes;
+        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (row < seen) {
+            const StreamRow r = stream_row(s, p, local + row);
+            if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
+            if (r.act != ACT_NONE)
+                v = {activate(r.act, v.x), activate(r.act, v.y), activate(r.act, v.z), activate(r.act, v.w)};
+        }
+#pragma unroll
+        for (u32 tap = 0; tap < LINE_TAPS; tap++) {
+            if (tap >= a.shape.taps) continue;
+            float sum = v.x * w[tap].x + v.y * w[tap].y + v.z * w[tap].z + v.w * w[tap].w;
+            for (u32 m = lanes / 2; m > 0; m >>= 1) sum += __shfl_xor_sync(FULL, sum, m);
+            if (row < seen && i == 0) part[row * LINE_TAPS + tap] = sum;
+        }
+    }
+    __syncthreads();
+    for (u32 r = threadIdx.x; r < valid; r += blockDim.x) {
+        float sum = 0.0f;
+        for (u32 tap = 0; tap < a.shape.taps; tap++) sum += part[(r + tap * a.shape.dilation) * LINE_TAPS + tap];
+        put(a.store, begin + r, 0, sum);
     }
 }
 
@@ -179,7 +259,7 @@ struct DepthwiseArgs {
     Stream stream;
     Norm norm;
     u64 kernel, bias, out;
-    u32 rows, taps, act, out_stride;
+    u32 rows, taps, act, out_stride, narrow, pad;
 };
 
 // One block per output row, so that a norm can follow. Bound by reads of rows that the cache holds for their
@@ -250,9 +330,11 @@ KERNEL(depthwise4, DepthwiseArgs, 256) {
         m.scale = rsqrtf(block_sum(mine ? b * b + c * c + d * d + e * e : 0.0f, scratch) / s.width + a.norm.eps);
         if (mine) sum = apply_norm4(a.norm, m, sum, weight, row, i);
     }
-    if (mine)
-        *at<float4>(a.out + 4 * ((u64)row * a.out_stride + i)) = {activate(a.act, sum.x), activate(a.act, sum.y),
-                                                                  activate(a.act, sum.z), activate(a.act, sum.w)};
+    if (!mine) return;
+    sum = {activate(a.act, sum.x), activate(a.act, sum.y), activate(a.act, sum.z), activate(a.act, sum.w)};
+    const u64 place = (u64)row * a.out_stride + i;
+    if (a.narrow) *at<uint2>(a.out + 2 * place) = {narrow2(sum.x, sum.y), narrow2(sum.z, sum.w)};
+    else *at<float4>(a.out + 4 * place) = sum;
 }
 
 struct SubsampleArgs {

@@ -29,10 +29,10 @@ struct KvCopyArgs {
     u32 kv_heads, pieces, to_slots, from_slots, to_capacity, from_capacity;
 };
 
-// The first positions of a slot to a slot of another cache, rows of `pieces` 16-byte pieces: blocks (ring, share).
-// `place` is the slot to fill, the slot to copy and how many positions. Bound by memory.
+// The first positions of a slot to slots of another cache, rows of `pieces` 16-byte pieces: blocks (ring, share, copy).
+// A `place` is the slot to fill, the slot to copy and how many positions. Bound by memory.
 KERNEL(copy_kv, KvCopyArgs, 256) {
-    const u32* place = at<const u32>(a.place);
+    const u32* place = at<const u32>(a.place) + 3 * blockIdx.z;
     const u32 kv = blockIdx.x % 2, head = blockIdx.x / 2 % a.kv_heads, layer = blockIdx.x / 2 / a.kv_heads;
     const u64 to = (((u64)layer * a.to_slots + place[0]) * a.kv_heads + head) * 2 + kv;
     const u64 from = (((u64)layer * a.from_slots + place[1]) * a.kv_heads + head) * 2 + kv;

@@ -1,0 +1,111 @@
+// Residual blocks of a codec in one pass: x + second(act(first(act(x)))), where `first` has several taps and half as
+// many outputs as rows have values, and `second` has one tap.
+
+// Rows of a tile times values of a hidden row.
+#define RESIDUAL_VALUES 8192
+#define RESIDUAL_THREADS 256
+
+struct ResidualArgs {
+    Stream stream;
+    u64 out, first, first_bias, second, second_bias;
+    u32 first_stride, second_stride, taps, dilation, tiles, blocks;
+};
+
+// A warp's part of a product: 64 rows in shared memory by 16 outputs, whose weights come from the nearest cache. Row
+// tiles from `tiles` on are not there.
+template <int WIDTH>
+DEV void residual_product(float (&d)[4][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
+#pragma unroll 4
+    for (u32 k = 0; k < WIDTH; k += 16) {
+        const uint2 b = right_of(w, w_stride, k), c = right_of(w + 8 * w_stride, w_stride, k);
+#pragma unroll
+        for (u32 m = 0; m < 4; m++) {
+            if (m >= tiles) continue;
+            const uint4 x = left_of(rows + 16 * m * stride, stride, k);
+            mma(d[m][0], x, b);
+            mma(d[m][1], x, c);
+        }
+    }
+}
+
+// A tile of rows per block. Each value is read, activated and narrowed once; hidden rows never leave the block. Bound by
+// reading and writing the rows.
+template <int WIDTH> DEV void residual(const ResidualArgs& a) {
+    constexpr u32 HIDDEN = WIDTH / 2, ROWS = RESIDUAL_VALUES / HIDDEN, PAIRS = HIDDEN / 16;
+    // Eight values more than a row has: the rows of a fragment lie in different banks.
+    constexpr u32 STRIDE = WIDTH + 8, HIDDEN_STRIDE = HIDDEN + 8;
+    SHARED(bf16, rows);
+    const Stream& s = a.stream;
+    if (blockIdx.x >= a.blocks) {
+        stream_keep(s, (blockIdx.x - a.blocks) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const u32 skip = blockIdx.x % a.tiles * ROWS, begin = blockIdx.x / a.tiles * s.unit + skip;
+    const u32 valid = min(ROWS, s.unit - skip), tiles = (valid + 15) / 16;
+    const StreamSpan p = span_of(s, begin);
+    const u32 local = begin - p.first_out;
+    bf16* hidden = rows + (ROWS + s.history) * STRIDE;
+    for (u32 e = threadIdx.x; e < (16 * tiles + s.history) * (WIDTH / 8); e += RESIDUAL_THREADS) {
+        const u32 row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
+        uint4 v = {0, 0, 0, 0};
+        if (row < valid + s.history) v = narrow_row8(stream_row(s, p, local + row), i);
+        *reinterpret_cast<uint4*>(rows + row * STRIDE + i) = v;
+    }
+    __syncthreads();
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    {
+        const u32 m = warp / PAIRS * 4, n = warp % PAIRS * 16;
+        const u32 here = m < tiles ? tiles - m : 0;
+        float d[4][2][4] = {};
+        if (here > 0) {
+            const bf16* w = at<const bf16>(a.first) + (u64)n * a.first_stride;
+            for (u32 tap = 0; tap < a.taps; tap++)
+                residual_product<WIDTH>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
+                                        a.first_stride);
+        }
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            const u32 i = n + 8 * j + 2 * t;
+            float2 bias = {0.0f, 0.0f};
+            if (a.first_bias) bias = *at<const float2>(a.first_bias + 4 * (u64)i);
+#pragma unroll
+            for (u32 r = 0; r < 4; r++) {
+                if (r >= here) continue;
+                const float* v = d[r][j];
+                bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + i;
+                *reinterpret_cast<u32*>(to) = narrow2(activate(s.pre, v[0] + bias.x), activate(s.pre, v[1] + bias.y));
+                *reinterpret_cast<u32*>(to + 8 * HIDDEN_STRIDE) =
+                    narrow2(activate(s.pre, v[2] + bias.x), activate(s.pre, v[3] + bias.y));
+            }
+        }
+    }
+    __syncthreads();
+    const float* x = at<const float>(s.x) + (u64)(p.first + local) * WIDTH;
+    float* out = at<float>(a.out) + (u64)begin * WIDTH;
+    for (u32 part = warp; part < 16; part += 8) {
+        const u32 m = part / (2 * PAIRS) * 4, n = part % (2 * PAIRS) * 16;
+        if (m >= tiles) continue;
+        float d[4][2][4] = {};
+        const bf16* w = at<const bf16>(a.second) + (u64)n * a.second_stride;
+        residual_product<HIDDEN>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, a.second_stride);
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            const u32 i = n + 8 * j + 2 * t;
+            float2 bias = {0.0f, 0.0f};
+            if (a.second_bias) bias = *at<const float2>(a.second_bias + 4 * (u64)i);
+#pragma unroll
+            for (u32 e = 0; e < 8; e++) {
+                const u32 row = 16 * (m + e / 2) + g + e % 2 * 8;
+                if (row >= valid) continue;
+                const float2 before = *reinterpret_cast<const float2*>(x + row * WIDTH + i);
+                const float* v = d[e / 2][j] + e % 2 * 2;
+                *reinterpret_cast<float2*>(out + row * WIDTH + i) = {before.x + v[0] + bias.x, before.y + v[1] + bias.y};
+            }
+        }
+    }
+}
+
+KERNEL(residual_32, ResidualArgs, RESIDUAL_THREADS) { residual<32>(a); }
+KERNEL(residual_64, ResidualArgs, RESIDUAL_THREADS) { residual<64>(a); }
+KERNEL(residual_128, ResidualArgs, RESIDUAL_THREADS) { residual<128>(a); }
+KERNEL(residual_256, ResidualArgs, RESIDUAL_THREADS) { residual<256>(a); }

@@ -1,0 +1,81 @@
+//! Residual blocks on the device: two convolutions and the sum in one kernel.
+
+use super::conv::LEAST_UNIT;
+use super::driver::{Address, Shape};
+use super::pointwise::THREADS;
+use super::queue::Args;
+use super::streams::StreamArgs;
+use super::{Cuda, program};
+use crate::exec::{Buffer, ConvState, ResidualOp};
+use crate::matrix::Format;
+
+/// Rows of a tile times values of a hidden row: as in `residual.cu`.
+const VALUES: usize = 8192;
+
+/// Arguments of `residual_*`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ResidualArgs {
+    stream: StreamArgs,
+    out: Address,
+    first: Address,
+    first_bias: Address,
+    second: Address,
+    second_bias: Address,
+    first_stride: u32,
+    second_stride: u32,
+    taps: u32,
+    dilation: u32,
+    tiles: u32,
+    blocks: u32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for ResidualArgs {}
+
+impl Cuda {
+    /// Runs a block in one kernel if there is one for it; nothing has happened if not.
+    pub(crate) fn residual(&mut self, op: &ResidualOp<'_>, state: &mut ConvState, out: &mut Buffer) -> bool {
+        let (width, history) = (op.x.cols(), state.spec.history);
+        let kernel = match width {
+            32 => program::RESIDUAL_32,
+            64 => program::RESIDUAL_64,
+            128 => program::RESIDUAL_128,
+            256 => program::RESIDUAL_256,
+            _ => return false,
+        };
+        let narrow = op.first.format == Format::Bf16 && op.second.format == Format::Bf16;
+        let hidden = width / 2;
+        let tile = VALUES / hidden;
+        let shared = 2 * ((tile + history) * (width + 8) + tile * (hidden + 8));
+        let fits = shared <= self.device().info().shared as usize;
+        if !narrow || op.first.n != hidden || !fits || Self::unit(op.spans) < LEAST_UNIT {
+            return false;
+        }
+        let [first, second] =
+            [op.first, op.second].map(|w| w.device.as_ref().expect("weights are on the device"));
+        let out = self.write(out);
+        let (first_bias, second_bias) = (self.optional(op.first_bias), self.optional(op.second_bias));
+        let stream = self.streams(op.x, op.spans, 1, op.pre, state);
+        let rows: usize = op.spans.iter().map(|s| s.rows).sum();
+        let tiles = stream.unit.div_ceil(tile as u32);
+        let blocks = rows as u32 / stream.unit * tiles;
+        let args = ResidualArgs {
+            stream,
+            out,
+            first: first.at(),
+            first_bias,
+            second: second.at(),
+            second_bias,
+            first_stride: first.stride as u32,
+            second_stride: second.stride as u32,
+            taps: op.taps as u32,
+            dilation: op.dilation as u32,
+            tiles,
+            blocks,
+        };
+        let grid = [blocks + stream.keep_blocks(), 1, 1];
+        self.queue.launch(kernel, Shape { grid, block: THREADS, shared: shared as u32 }, &args);
+        true
+    }
+}
