@@ -7,9 +7,9 @@ use voce_models::fastconformer::MelConfig;
 use voce_runtime::pool::Pool;
 use voce_runtime::{Buffer, Exec, FrameSpan, MelFilters, MelOp, MelSpan, RuntimeError, Staging};
 
-use super::inlet::Layout;
+use super::inlet::{Inlet, Layout};
 use super::mel_tail::tables;
-use super::slot::Slot;
+use super::slot::{Planned, Slot};
 use crate::wake::lock;
 
 /// Values that one thread copies before others are asked to help.
@@ -26,10 +26,9 @@ pub(super) struct DeviceMel {
     pool: Pool,
 }
 
-/// A stream's rows of a step: its inlet's windows, and where they go.
+/// Streams of a step, each with its inlet and what is taken of it, and where their windows go.
 struct Share<'a> {
-    slots: &'a [Option<Slot>],
-    spans: &'a [FrameSpan],
+    streams: &'a [(&'a Inlet, Planned)],
     to: &'a mut [f32],
 }
 
@@ -55,25 +54,25 @@ impl DeviceMel {
         mel: &mut Buffer,
     ) {
         let layout = self.layout;
+        let planned = |span: &FrameSpan| slots[span.slot].as_ref().map(|s| (&*s.inlet, s.planned));
+        let streams: Vec<(&Inlet, Planned)> = spans.iter().filter_map(planned).collect();
         self.spans.clear();
         let (mut row, mut values) = (0, 0);
         let mut given: Vec<usize> = Vec::new();
-        for span in spans {
-            let first = slots[span.slot].as_ref().map_or(0, |s| s.planned.given);
-            given.extend(row..row + first);
-            if span.rows > first {
-                self.spans.push(MelSpan { rows: span.rows - first, to: row + first });
+        for (_, planned) in &streams {
+            given.extend(row..row + planned.given);
+            if planned.made() > 0 {
+                self.spans.push(MelSpan { rows: planned.made(), to: row + planned.given });
             }
-            values += layout.values(span.rows - first);
-            row += span.rows;
+            values += layout.values(planned.made());
+            row += planned.rows;
         }
         let mut rows = vec![0.0; given.len() * layout.bins];
-        let to = exec.stage(&mut self.staging, values);
-        let work = Share { slots, spans, to };
+        let share = Share { streams: &streams, to: exec.stage(&mut self.staging, values) };
         if given.is_empty() && values > COPIED_ALONE {
-            copy_together(&mut self.pool, layout, work, values);
+            copy_together(&mut self.pool, layout, share);
         } else {
-            copy(layout, work, &mut rows);
+            copy(layout, share, &mut rows);
         }
         let op = MelOp { filters: &self.filters, samples: &self.staging, spans: &self.spans };
         exec.mel(&op, mel);
@@ -100,35 +99,76 @@ impl DeviceMel {
 /// Copies the windows of a share, and mel rows that streams brought along to `given`.
 fn copy(layout: Layout, share: Share<'_>, mut given: &mut [f32]) {
     let mut to = share.to;
-    for span in share.spans {
-        let Some(slot) = &share.slots[span.slot] else { continue };
-        let planned = slot.planned;
+    for (inlet, planned) in share.streams {
         let (rows, others) = given.split_at_mut(planned.given * layout.bins);
-        let (windows, rest) = to.split_at_mut(layout.values(planned.rows - planned.given));
-        slot.inlet.take(rows, windows, planned.advance);
+        let (windows, rest) = to.split_at_mut(layout.values(planned.made()));
+        inlet.take(rows, windows, planned.advance);
         (given, to) = (others, rest);
     }
 }
 
 /// Copies windows on several threads, each a stretch of about the same length.
-fn copy_together(pool: &mut Pool, layout: Layout, work: Share<'_>, values: usize) {
-    let Share { slots, mut spans, mut to } = work;
-    let most = values.div_ceil(pool.threads());
+fn copy_together(pool: &mut Pool, layout: Layout, share: Share<'_>) {
+    let Share { mut streams, mut to } = share;
+    let most = to.len().div_ceil(pool.threads());
     let mut shares = Vec::with_capacity(pool.threads());
-    while !spans.is_empty() {
+    while !streams.is_empty() {
         let (mut count, mut length) = (0, 0);
-        while count < spans.len() && (length < most || shares.len() + 1 == pool.threads()) {
-            length += layout.values(spans[count].rows);
+        while count < streams.len() && (length < most || shares.len() + 1 == pool.threads()) {
+            length += layout.values(streams[count].1.made());
             count += 1;
         }
-        let (mine, others) = spans.split_at(count);
+        let (mine, others) = streams.split_at(count);
         let (part, rest) = to.split_at_mut(length);
-        shares.push(Mutex::new(Some(Share { slots, spans: mine, to: part })));
-        (spans, to) = (others, rest);
+        shares.push(Mutex::new(Some(Share { streams: mine, to: part })));
+        (streams, to) = (others, rest);
     }
     pool.run(|id| {
         if let Some(share) = shares.get(id).and_then(|s| lock(s).take()) {
             copy(layout, share, &mut []);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn several_threads_copy_what_one_would() {
+        let layout = Layout { bins: 3, step: 4, overlap: 2 };
+        for (threads, rows) in
+            [(1, vec![5, 1]), (3, vec![1, 50, 2, 2, 9, 1, 30]), (8, vec![7]), (4, vec![2; 9])]
+        {
+            let filled = || -> Vec<Arc<Inlet>> {
+                let fill = |(i, &rows): (usize, &usize)| {
+                    let inlet = Inlet::new(Arc::default(), layout, 100);
+                    let values: Vec<f32> = (0..layout.values(rows)).map(|v| (1000 * i + v) as f32).collect();
+                    inlet.push(&values, rows, 0);
+                    inlet
+                };
+                rows.iter().enumerate().map(fill).collect()
+            };
+            let total: usize = rows.iter().map(|&r| layout.values(r)).sum();
+            let (one, many) = (filled(), filled());
+            let run = |together: bool, from: &[Arc<Inlet>], to: &mut [f32]| {
+                let planned = |&rows: &usize| Planned { rows, advance: rows, ..Planned::default() };
+                let streams: Vec<(&Inlet, Planned)> =
+                    from.iter().map(|i| &**i).zip(rows.iter().map(planned)).collect();
+                let share = Share { streams: &streams, to };
+                if together {
+                    copy_together(&mut Pool::new(threads).unwrap(), layout, share);
+                } else {
+                    copy(layout, share, &mut []);
+                }
+            };
+            let (mut want, mut got) = (vec![-1.0; total], vec![-2.0; total]);
+            run(false, &one, &mut want);
+            run(true, &many, &mut got);
+            assert_eq!(got, want, "{threads} threads");
+            assert!(many.iter().all(|i| i.offer(1).rows == 0), "all rows were taken");
+        }
+    }
 }

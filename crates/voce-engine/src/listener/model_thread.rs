@@ -166,8 +166,9 @@ impl ModelThread {
     fn run_until_stopped(&mut self, r: &mut Running) {
         // A device that has failed does not come back: nothing of it may be taken for a result.
         while !self.stop.load(Ordering::Relaxed) && self.exec.status().is_ok() {
-            self.drop_cancelled(r);
             self.take_requests(r);
+            // After new ones were taken: a stream that was left before it had a slot wakes nobody any more.
+            self.drop_cancelled(r);
             if !self.step(r) {
                 self.rest(r);
             }

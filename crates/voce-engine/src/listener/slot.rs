@@ -72,6 +72,13 @@ pub(super) struct Planned {
     pub closes: bool,
 }
 
+impl Planned {
+    /// Mel rows that are made of samples, where a device does that.
+    pub(super) fn made(&self) -> usize {
+        self.rows - self.given
+    }
+}
+
 /// What can be done with a stream now.
 pub(super) enum Plan {
     /// Wait for more audio.

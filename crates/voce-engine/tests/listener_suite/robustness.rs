@@ -75,7 +75,10 @@ fn nobody_waits_for_a_slow_reader() {
         let taken = sender.try_push(&audio).unwrap();
         pushed += taken;
         if taken == 0 {
-            assert!(matches!(sender.poll_ready(&mut cx), Poll::Pending));
+            // The model may have made room since.
+            if matches!(sender.poll_ready(&mut cx), Poll::Ready(Ok(()))) {
+                continue;
+            }
             assert!(!hear(&listener, &chunk(320), &clip("a.wav")).segments.is_empty());
             let room = matches!(sender.poll_ready(&mut cx), Poll::Ready(Ok(())));
             idle = if room { 0 } else { idle + 1 };

@@ -12,6 +12,10 @@ use super::prompt::Prompt;
 use super::subsampling::{Subsampling, SubsamplingState};
 use super::{Attention, EncoderConfig, FastConformerConfig};
 
+/// Rows from which a device runs the first layers while the host still asks for the others.
+const AHEAD_ROWS: usize = 4096;
+const AHEAD_LAYERS: usize = 2;
+
 /// The encoder's weights.
 pub struct Encoder {
     subsampling: Subsampling,
@@ -159,10 +163,11 @@ impl Encoder {
         self.subsampling.run(exec, &mut s.subsampling, mel, spans, &mut s.made, &mut s.x);
         s.spans.clear();
         s.chunks.clear();
-        let mut longest = 0;
+        let (mut longest, mut all) = (0, 0);
         for made in &s.made {
             let (slot, rows) = (made.slot, made.rows);
             s.spans.push(Span { slot, rows });
+            all += rows;
             longest = longest.max(rows);
             s.chunks.push(match &self.config.attention {
                 Attention::Full => ChunkSpan { slot, rows, chunk: usize::MAX, left: 0 },
@@ -193,16 +198,18 @@ impl Encoder {
                 positions: &positions[i],
             };
             layer.run(exec, input, &mut s.x, &mut s.scratch);
+            if i + 1 == AHEAD_LAYERS && all >= AHEAD_ROWS {
+                exec.begin();
+            }
         }
         for span in &s.spans {
             s.cache.advance(span.slot, span.rows);
         }
         if let Some(prompt) = &self.prompt {
-            let rows = s.spans.iter().map(|s| s.rows).sum();
             s.languages.clear();
             s.languages
                 .extend(s.spans.iter().flat_map(|p| std::iter::repeat_n(s.shapes[p.slot].language, p.rows)));
-            prompt.run(exec, rows, &s.languages, &mut s.x, &mut s.hidden);
+            prompt.run(exec, all, &s.languages, &mut s.x, &mut s.hidden);
         }
         (&mut s.x, &s.spans)
     }
