@@ -212,18 +212,19 @@ impl MimiDecoder {
         };
         watch.show(exec, Stage::Transformer, x, rows);
         let [low, high] = &mut state.seanet;
+        let frame_rows = self.seanet[0].rows(self.steps);
+        if exec.device().is_some() {
+            // A device wants all rows there are, and where they are.
+            watch.each(Stage::Seanet, |w| self.seanet[0].run_from(exec, Some(x), &state.spans, low, w));
+            high.grow(&self.seanet[1], state.max_frames * frame_rows);
+            state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
+            let low = low.output();
+            watch.each(Stage::Seanet, |w| self.seanet[1].run_from(exec, Some(low), &state.spans, high, w));
+            return;
+        }
         exec.copy_head(x, 0, low.input(), rows);
         watch.each(Stage::Seanet, |w| self.seanet[0].run(exec, &state.spans, low, w));
         let low = low.output();
-        let frame_rows = self.seanet[0].rows(self.steps);
-        if exec.device().is_some() {
-            // A device wants all rows there are.
-            high.grow(&self.seanet[1], state.max_frames * frame_rows);
-            exec.copy_head(low, 0, high.input(), frames * frame_rows);
-            state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
-            watch.each(Stage::Seanet, |w| self.seanet[1].run(exec, &state.spans, high, w));
-            return;
-        }
         let mut frame = 0;
         for s in spans {
             for _ in 0..s.rows {
