@@ -46,6 +46,7 @@ pub struct MimiDecoderState {
     /// Samples of the last call.
     made: usize,
     max_frames: usize,
+    slot_frames: usize,
 }
 
 impl MimiDecoder {
@@ -102,10 +103,16 @@ impl MimiDecoder {
 
     /// State for `slots` streams, with up to `max_frames` frames in one call over all of them.
     pub fn state(&self, slots: usize, max_frames: usize) -> MimiDecoderState {
+        self.state_for(slots, max_frames, max_frames)
+    }
+
+    /// As [`MimiDecoder::state`], with up to `slot_frames` of one slot in a call: what a slot keeps grows with it.
+    pub fn state_for(&self, slots: usize, max_frames: usize, slot_frames: usize) -> MimiDecoderState {
         let s = self.config.decoder_seanet();
         let t = self.config.decoder_transformer();
         let rows = max_frames * self.steps;
-        let shape = TransformerShape { slots, rows, rows_per_slot: rows, positions: 0 };
+        let rows_per_slot = slot_frames * self.steps;
+        let shape = TransformerShape { slots, rows, rows_per_slot, positions: 0 };
         MimiDecoderState {
             latents: Buffer::new(max_frames, self.latent_dim()),
             projected: Buffer::new(max_frames, s.dimension),
@@ -123,6 +130,7 @@ impl MimiDecoder {
             audio: Vec::with_capacity(max_frames * self.frame_size()),
             made: 0,
             max_frames,
+            slot_frames,
         }
     }
 
@@ -182,6 +190,7 @@ impl MimiDecoder {
     ) {
         let frames: usize = spans.iter().map(|s| s.rows).sum();
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
+        assert!(spans.iter().all(|s| s.rows <= state.slot_frames), "{} frames a slot", state.slot_frames);
         let rows = frames * self.steps;
         state.made = frames * self.frame_size();
         state.audio.clear();
