@@ -31,9 +31,11 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "gpu-kit")
     parser.add_argument("--profile", default="release", help="cargo's profile; `kit` builds quickly")
     parser.add_argument("--nvrtc", help="folder of libnvrtc: the kernels are compiled here and travel along")
+    parser.add_argument("--arch", default="90", help="compute capability that the kernels are compiled for; 1 for all")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    built = executables(args.profile, ["build", "-p", "voce"])
+    # Nothing there needs the embedded models.
+    built = executables(args.profile, ["build", "-p", "voce", "--no-default-features"])
     wanted = ["voce"]
     for package, tests in TESTS.items():
         flags = [flag for test in tests for flag in ("--test", test)]
@@ -45,7 +47,8 @@ def main():
         subprocess.run(["strip", str(target)], check=True)
         print(f"{target}  {target.stat().st_size / 1e6:.1f} MB")
     if args.nvrtc:
-        keep = os.environ | {"VOCE_NVRTC": "1", "VOCE_CUDA_LIB": args.nvrtc, "VOCE_NVRTC_KEEP": str(args.out.resolve() / "cache")}
+        cache = str(args.out.resolve() / "cache")
+        keep = os.environ | {"VOCE_NVRTC": args.arch, "VOCE_CUDA_LIB": args.nvrtc, "VOCE_NVRTC_KEEP": cache}
         subprocess.run(["cargo", "test", "-p", "voce-runtime", "--lib", "kernels_compile"], cwd=ROOT, env=keep, check=True)
     # The tests look for their fixtures where they were built.
     (args.out / "root").write_text(str(ROOT))

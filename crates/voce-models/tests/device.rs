@@ -9,12 +9,15 @@ mod recogniser;
 
 use fixture::check;
 use recogniser::{error, look_aheads, rows, snr, stream};
+use voce_audio::mel::{
+    DEVIATION_GUARD, LOG_GUARD, MEL_FFT, MEL_HOP, MelStream, MelTables, MelWindows, normalise_per_feature,
+};
 use voce_models::fastconformer::StreamShape;
 use voce_models::mimi::{MimiDecoder, Stage};
 use voce_models::pocket::{Voice, random_weights};
 use voce_models::transducer::{Decoder, Hypothesis, Method, Search, SearchOptions, SearchState};
 use voce_nn::{Formats, Loader, Precision};
-use voce_runtime::{Buffer, Exec, FrameSpan, Isa, Span};
+use voce_runtime::{Buffer, Exec, FrameSpan, Isa, MelFilters, MelOp, MelSpan, Span, Staging};
 
 /// Sums in another order than the CPU's, f32 all the same.
 const TOLERANCE: f32 = 5e-5;
@@ -47,6 +50,53 @@ fn streaming_recognisers_agree_and_go_on_from_a_snapshot() {
     exec.fetch(x, made[0].rows);
     let e = error(x.head(made[0].rows), &got[before..]);
     assert!(e < TOLERANCE, "after a snapshot: {e:e}");
+    exec.status().unwrap();
+}
+
+#[test]
+fn spectrograms_are_those_of_the_host() {
+    backend::on_device();
+    let mut exec = backend::exec(1);
+    // Speech, then silence, then noise that is hardly there.
+    let mut wave = recogniser::samples("audio/b.wav");
+    wave.truncate(9_000);
+    wave.extend([0.0; 1_700]);
+    wave.extend((0..1_111).map(|i| ((i * 7919) % 1000) as f32 * 1e-7));
+    for (bins, rounded) in [(80, false), (128, true)] {
+        let mut tables = MelTables::new(bins);
+        if rounded {
+            tables = tables.with_bf16_filters();
+        }
+        let filters = MelFilters::new(tables.window().to_vec(), MEL_HOP, MEL_FFT, LOG_GUARD, tables.bands());
+        let mut host = MelStream::with_tables(tables);
+        let mut want = Vec::new();
+        host.process(&wave, &mut want);
+        host.finish(&mut want);
+        // However the samples come, the windows are the same.
+        let (mut windows, mut values, mut rows) = (MelWindows::default(), Vec::new(), 0);
+        for piece in wave.chunks(997) {
+            rows += windows.process(piece, &mut values);
+        }
+        rows += windows.finish(&mut values);
+        assert_eq!((rows * bins, values.len()), (want.len(), filters.samples(rows)));
+        let mut staging = Staging::default();
+        exec.stage(&mut staging, values.len()).copy_from_slice(&values);
+        let mut mel = Buffer::new(rows, bins);
+        let spans = [MelSpan { rows, to: 0 }];
+        exec.mel(&MelOp { filters: &filters, samples: &staging, spans: &spans }, &mut mel);
+        exec.fetch(&mut mel, rows);
+        let worst = |got: &Buffer, want: &[f32]| {
+            got.head(rows).iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        let e = worst(&mel, &want);
+        assert!(e < 1e-4, "{bins}: {e:e}");
+        let span = FrameSpan { slot: 0, rows, last: true };
+        exec.standardise(&mut mel, &[span], DEVIATION_GUARD);
+        exec.fetch(&mut mel, rows);
+        normalise_per_feature(&mut want, bins);
+        let e = worst(&mel, &want);
+        assert!(e < 1e-4, "{bins}, normalised: {e:e}");
+    }
     exec.status().unwrap();
 }
 

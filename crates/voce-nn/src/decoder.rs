@@ -1,10 +1,11 @@
 //! The layers of a decoder: RMS norms, grouped attention over rings with rotation, a gated feed-forward part.
 //!
-//! Six launches a layer on a device, five without norms of heads: product with norm, norms of heads with rotation,
-//! attention with the write to the ring, product with residual, product with norm, product with gate and residual.
+//! Five launches a layer for few rows on a device: product with norm, attention with norms of heads, rotation and the
+//! write to the ring, product with residual, product with norm, product with gate and residual.
 
 use voce_runtime::{
-    AttentionOp, Buffer, Exec, Gate, HeadNormOp, KvCache, KvSpec, Norm, Rope, RopeStyle, Span, Vector,
+    AttentionOp, Buffer, Exec, Gate, HeadNormOp, HeadNorms, KvCache, KvSpec, Norm, Rope, RopeStyle, Span,
+    Vector,
 };
 
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
@@ -204,10 +205,12 @@ impl Decoder {
     /// State for `shape`.
     pub fn state(&self, shape: TransformerShape) -> DecoderState {
         let c = &self.config;
+        let mut attended = Buffer::new(shape.rows, c.heads * c.head_dim);
+        attended.keep_for_products(self.formats.backbone);
         DecoderState {
             cache: KvCache::new(self.cache_spec(shape)),
             qkv: Buffer::new(shape.rows, c.qkv()),
-            attended: Buffer::new(shape.rows, c.heads * c.head_dim),
+            attended,
             hidden: Buffer::new(shape.rows, 2 * c.ffn),
         }
     }
@@ -242,10 +245,14 @@ impl Decoder {
             let mut op = layer.qkv.op(&*x, rows);
             op.norm = rms(&layer.norm1);
             exec.linear(&op, &mut state.qkv);
+            let norms = layer.head_norms.as_ref().map(|[query, key]| HeadNorms { query, key, eps: c.eps });
+            let taken = exec.norms_heads(spans, c.heads / c.kv_heads);
             let mut rope = Some(&self.rope);
-            if let Some([query, key]) = &layer.head_norms {
-                let (cache, heads, eps) = (&state.cache, c.heads, c.eps);
-                let op = HeadNormOp { spans, cache, heads, query, key, eps, rope: rope.take() };
+            if let Some(norms) = norms
+                && !taken
+            {
+                let (cache, heads) = (&state.cache, c.heads);
+                let op = HeadNormOp { spans, cache, heads, norms, rope: rope.take() };
                 exec.head_norm(&op, &mut state.qkv);
             }
             let attention = AttentionOp {
@@ -255,6 +262,7 @@ impl Decoder {
                 layer: i,
                 heads: c.heads,
                 window: c.window,
+                norms: norms.filter(|_| taken),
                 rope,
             };
             exec.attention(attention, &mut state.attended);

@@ -133,10 +133,12 @@ impl Transformer {
     pub fn state(&self, shape: TransformerShape) -> TransformerState {
         let c = &self.config;
         let qkv = c.attn_dim + 2 * self.head_dim() * c.kv_heads;
+        let mut attended = Buffer::new(shape.rows, c.attn_dim);
+        attended.keep_for_products(c.format);
         TransformerState {
             cache: KvCache::new(self.cache_spec(shape)),
             qkv: Buffer::new(shape.rows, qkv),
-            attended: Buffer::new(shape.rows, c.attn_dim),
+            attended,
             hidden: Buffer::new(shape.rows, c.feedforward),
         }
     }
@@ -176,6 +178,7 @@ impl Transformer {
                 layer: i,
                 heads: self.config.heads,
                 window: self.config.window,
+                norms: None,
                 rope: Some(&self.rope),
             };
             exec.attention(attention, &mut state.attended);

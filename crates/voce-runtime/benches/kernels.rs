@@ -112,6 +112,7 @@ fn attention(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, window: Option<usi
             layer: 0,
             heads,
             window,
+            norms: None,
             rope: Some(&rope),
         };
         exec.attention(op, black_box(&mut out));

@@ -24,9 +24,10 @@ pub use exec::{
     Vector, View,
 };
 pub use exec::{
-    EmbedOp, EmbedPart, EveryRow, HeadNormOp, MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling, Table,
-    Tokens,
+    EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
+    Sampling, Table, Tokens,
 };
+pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
 pub use memory::{AlignedVec, WeightArena, return_large_blocks};

@@ -23,6 +23,52 @@ pub fn activate(act: Activation, x: f64) -> f64 {
     }
 }
 
+/// Log-mel rows of windows that begin every `hop` values: the transform as a sum, each band its first frequency and
+/// the weights from there on.
+pub fn log_mel(
+    samples: &[f32],
+    window: &[f32],
+    hop: usize,
+    fft: usize,
+    guard: f64,
+    bands: &[(usize, Vec<f32>)],
+) -> Vec<f64> {
+    let edge = (fft - window.len()) / 2;
+    let mut out = Vec::new();
+    for frame in samples.windows(window.len()).step_by(hop) {
+        let power: Vec<f64> = (0..=fft / 2)
+            .map(|k| {
+                let (mut re, mut im) = (0.0, 0.0);
+                for (i, (s, w)) in frame.iter().zip(window).enumerate() {
+                    let turn = (k * (i + edge) % fft) as f64 / fft as f64 * std::f64::consts::TAU;
+                    let v = f64::from(*s) * f64::from(*w);
+                    re += v * turn.cos();
+                    im -= v * turn.sin();
+                }
+                re * re + im * im
+            })
+            .collect();
+        out.extend(bands.iter().map(|(first, weights)| {
+            let sum: f64 = power[*first..].iter().zip(weights).map(|(p, w)| p * f64::from(*w)).sum();
+            (sum + guard).ln()
+        }));
+    }
+    out
+}
+
+/// Columns of `rows` brought to mean 0 and deviation 1.
+pub fn standardise(x: &[f64], columns: usize, guard: f64) -> Vec<f64> {
+    let rows = x.len() / columns;
+    let mut out = x.to_vec();
+    for c in 0..columns {
+        let column = || x.iter().skip(c).step_by(columns);
+        let mean = column().sum::<f64>() / rows as f64;
+        let variance = column().map(|v| (v - mean).powi(2)).sum::<f64>() / (rows.max(2) - 1) as f64;
+        out.iter_mut().skip(c).step_by(columns).for_each(|v| *v = (*v - mean) / (variance.sqrt() + guard));
+    }
+    out
+}
+
 /// Error function by its Taylor series (small x) or continued fraction (large x).
 fn erf(x: f64) -> f64 {
     let a = x.abs();

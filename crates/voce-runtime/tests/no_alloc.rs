@@ -169,6 +169,7 @@ impl Stack {
             layer: 0,
             heads: HEADS,
             window: Some(16),
+            norms: None,
             rope: Some(&self.rope),
         };
         exec.attention(attention, attended);

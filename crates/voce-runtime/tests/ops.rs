@@ -240,7 +240,16 @@ fn attend(
         (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(qkv.row(at + r)));
         let mut out = Buffer::new(rows, heads * spec.head_dim);
         let spans = [Span { slot, rows }];
-        let op = AttentionOp { qkv: &part, spans: &spans, cache: &mut cache, layer: 1, heads, window, rope };
+        let op = AttentionOp {
+            qkv: &part,
+            spans: &spans,
+            cache: &mut cache,
+            layer: 1,
+            heads,
+            window,
+            norms: None,
+            rope,
+        };
         exec.attention(op, &mut out);
         cache.advance(slot, rows);
         exec.fetch(&mut out, rows);
@@ -357,6 +366,7 @@ fn a_long_past_is_read_whole_alone_and_among_many() {
                     layer: 1,
                     heads,
                     window,
+                    norms: None,
                     rope: None,
                 };
                 exec.attention(op, &mut out);
@@ -420,6 +430,7 @@ fn rows_together_after_a_long_past_agree_with_rows_alone() {
                             layer: 0,
                             heads,
                             window,
+                            norms: None,
                             rope: None,
                         };
                         exec.attention(op, &mut out);
@@ -454,7 +465,7 @@ fn spans_of_one_attention_do_not_meet() {
                     let mut out = Buffer::new(rows, heads * dim);
                     let rope = Some(&rope);
                     exec.attention(
-                        AttentionOp { qkv, spans, cache, layer: 0, heads, window, rope },
+                        AttentionOp { qkv, spans, cache, layer: 0, heads, window, norms: None, rope },
                         &mut out,
                     );
                     exec.fetch(&mut out, rows);
@@ -505,8 +516,16 @@ fn a_prefix_copied_from_another_cache_continues_the_stream() {
         (0..rows).for_each(|r| part.row_mut(r).copy_from_slice(qkv.row(from + r)));
         let mut out = Buffer::new(rows, 32);
         let spans = [Span { slot, rows }];
-        let op =
-            AttentionOp { qkv: &part, spans: &spans, cache, layer: 0, heads: 2, window: None, rope: None };
+        let op = AttentionOp {
+            qkv: &part,
+            spans: &spans,
+            cache,
+            layer: 0,
+            heads: 2,
+            window: None,
+            norms: None,
+            rope: None,
+        };
         exec.attention(op, &mut out);
         exec.fetch(&mut out, rows);
         out.row(rows - 1).to_vec()

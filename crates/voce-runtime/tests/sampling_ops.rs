@@ -4,8 +4,8 @@ mod suite;
 
 use suite::{Rng, arena, each_cpu, each_exec, error};
 use voce_runtime::{
-    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, HeadNormOp, KvCache, KvFormat, KvSpec, Rope,
-    RopeStyle, SampleOp, SampleRow, SampledRows, Sampling, Span, Table, Tokens, Vector,
+    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, HeadNormOp, HeadNorms, KvCache, KvFormat, KvSpec,
+    Rope, RopeStyle, SampleOp, SampleRow, SampledRows, Sampling, Span, Table, Tokens, Vector,
 };
 
 /// Logits of a few deviations, as models have them.
@@ -332,9 +332,7 @@ fn heads_are_normed_and_turned_and_values_stay() {
                 spans: &spans,
                 cache: &cache,
                 heads,
-                query: &query,
-                key: &key,
-                eps: 1e-6,
+                norms: HeadNorms { query: &query, key: &key, eps: 1e-6 },
                 rope: Some(&rope),
             };
             exec.head_norm(&op, &mut got);

@@ -1,5 +1,6 @@
 //! A listener: one loaded recogniser, its thread and its slots. Audio goes in, events come out.
 
+mod device_mel;
 mod event;
 mod files;
 mod histogram;
@@ -48,8 +49,9 @@ use crate::pulse::Pulse;
 use crate::speaker::{Trace, Tracer, default_threads};
 use crate::store::Store;
 use crate::wake::{Waker, lock};
+use device_mel::DeviceMel;
 use files::Files;
-use inlet::{Inlet, SAMPLE_RATE};
+use inlet::{Inlet, Layout, SAMPLE_RATE};
 use mel_tail::Mel;
 use model_thread::{Model, ModelThread, frames_per_stream};
 use outlet::Outlet;
@@ -255,10 +257,12 @@ impl Listener {
         let stats = Arc::<Mutex<ListenerStats>>::default();
         let (requests, taken) = sync_channel(slots);
         let pulse = Pulse::new(Duration::from_millis(u64::from(frame_ms)));
+        let front = place.device.as_ref().map(|_| DeviceMel::new(&config.mel, threads)).transpose()?;
         let thread = ModelThread {
             model: model.clone(),
             state: Some(state),
             exec,
+            front,
             requests: taken,
             waker: waker.clone(),
             stop: stop.clone(),
@@ -412,14 +416,16 @@ impl Listener {
         if taken.is_err() {
             return Err(EngineError::Busy(slots));
         }
-        let inlet = Inlet::new(self.waker.clone(), self.model.bins, self.capacity());
+        let on_device = self.info.device.is_some();
+        let layout = if on_device { Layout::windows } else { Layout::rows };
+        let inlet = Inlet::new(self.waker.clone(), layout(self.model.bins), self.capacity());
         let outlet = Outlet::new(self.waker.clone());
         let (mel, samples) = match &saved {
             Some(saved) => {
-                inlet.push(&saved.rows, 0);
-                (Mel::resume(&self.config.mel, saved.tail.clone()), saved.samples)
+                inlet.give(&saved.rows);
+                (Mel::resume(&self.config.mel, on_device, saved.tail.clone()), saved.samples)
             }
-            None => (Mel::new(&self.config.mel), 0),
+            None => (Mel::new(&self.config.mel, on_device), 0),
         };
         let new = NewStream {
             inlet: inlet.clone(),

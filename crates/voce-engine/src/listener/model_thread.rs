@@ -5,12 +5,13 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use voce_audio::mel::normalise_per_feature;
+use voce_audio::mel::DEVIATION_GUARD;
 use voce_models::fastconformer::{Encoder, EncoderState, MelNormalize, StreamShape};
 use voce_models::transducer::{Decoder, Search, SearchOptions, SearchState};
 use voce_runtime::{Buffer, Exec, FrameSpan, Span};
 
 use super::ROW_RATE;
+use super::device_mel::DeviceMel;
 use super::event::EndReason;
 use super::histogram::Histogram;
 use super::inlet::{Inlet, Mark, SAMPLE_RATE};
@@ -29,8 +30,6 @@ const STEP_FRAMES: usize = 512;
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
-/// Values of mel rows that one thread normalises.
-const NORMALISED_ALONE: usize = 1 << 19;
 /// Mel rows of a step that keeps an offline model warm.
 const WARM_ROWS: usize = 64;
 
@@ -58,6 +57,8 @@ pub struct ListenerStats {
     pub frames: usize,
     /// Chunks or windows.
     pub chunks: usize,
+    /// Time in taking rows from streams, or in making them where a device does it.
+    pub front: Duration,
     /// Time in the encoder.
     pub encoder: Duration,
     /// Time in the search.
@@ -72,6 +73,8 @@ pub(super) struct ModelThread {
     /// Taken by the thread when it begins.
     pub state: Option<EncoderState>,
     pub exec: Exec,
+    /// Makes mel rows, where a device does it.
+    pub front: Option<DeviceMel>,
     pub requests: Receiver<NewStream>,
     pub waker: Arc<Waker>,
     pub stop: Arc<AtomicBool>,
@@ -188,7 +191,7 @@ impl ModelThread {
         self.faults.pass(FaultPoint::Step);
         let offline = model.encoder.is_offline();
         let rows = if offline { WARM_ROWS } else { model.encoder.mel_rows(0, 1, true) };
-        grow(&mut r.mel, 0, rows);
+        make_room(&mut r.mel, rows);
         r.mel.head_mut(rows).fill(0.0);
         model.encoder.start(&mut r.state, 0, StreamShape { look_ahead: 0, language: 0 });
         let span = FrameSpan { slot: 0, rows, last: offline };
@@ -263,6 +266,10 @@ impl ModelThread {
         self.pulse.begin(Stage::Model);
         self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
+        let filling = Instant::now();
+        self.exec.note(0);
+        self.fill(r);
+        self.exec.note(1);
         let encoding = Instant::now();
         let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
         let rows = spans.iter().map(|s| s.rows).sum();
@@ -270,38 +277,40 @@ impl ModelThread {
             r.projected.shape(rows, model.decoder.frame_width());
             model.decoder.project(&mut self.exec, x, rows, &mut r.projected);
         }
+        self.exec.note(2);
         r.parts.clear();
         let mut row = 0;
         for s in spans {
             r.parts.push(Part { slot: s.slot, row, rows: s.rows, done: 0, piece: 0 });
             row += s.rows;
         }
-        let encoder = encoding.elapsed();
-        self.tracer.event("encoder", encoding, encoder, rows);
         let searching = Instant::now();
         self.search(r);
-        let search = searching.elapsed();
         if let Err(e) = self.exec.status() {
             tracing::error!("the device has failed, and its streams end: {e}");
             return true;
         }
-        self.tracer.event("search", searching, search, rows);
-        self.count(r, rows, [encoder, search, begun.elapsed()]);
+        let times = self.times([filling, encoding, searching]);
+        let [front, encoder, search] = times;
+        self.tracer.event("mel", filling, front, rows);
+        self.tracer.event("encoder", filling + front, encoder, rows);
+        self.tracer.event("search", filling + front + encoder, search, rows);
+        self.count(r, rows, [front, encoder, search, begun.elapsed()]);
         self.settle(r);
         self.pulse.end(Stage::Model, begun.elapsed(), rows, r.spans.iter().map(|s| s.slot));
         true
     }
 
-    /// Fills the mel buffer with what streams have, in turn. Returns whether anything was done without a step.
+    /// Plans what streams have audio for, in turn. Returns whether anything was done without a step.
     fn gather(&mut self, r: &mut Running) -> bool {
         let model = self.model.clone();
-        let (n, bins, offline) = (r.slots.len(), model.bins, model.encoder.is_offline());
+        let (n, offline) = (r.slots.len(), model.encoder.is_offline());
         let factor = model.encoder.config().subsampling_factor;
         let live = r.slots.iter().flatten().count().max(1);
         let most = if self.exec.device().is_some() { DEVICE_STEP_FRAMES } else { STEP_FRAMES };
         let room = frames_per_stream(&model.encoder, self.slots).min(most / live);
         r.spans.clear();
-        let (mut rows, mut frames, mut did) = (0, 0, false);
+        let (mut frames, mut did) = (0, false);
         let first = r.turn;
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(planned) = self.plan(r, i, room, &mut did) else { continue };
@@ -313,19 +322,45 @@ impl ModelThread {
             frames += more;
             let Some(slot) = &mut r.slots[i] else { continue };
             slot.planned = planned;
-            grow(&mut r.mel, rows, rows + planned.rows);
-            let to = &mut r.mel.head_mut(rows + planned.rows)[rows * bins..];
-            slot.inlet.take(to, planned.advance);
             if offline {
                 model.encoder.start(&mut r.state, i, slot.shape);
             }
             r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
-            rows += planned.rows;
-        }
-        if model.normalize == MelNormalize::PerFeature {
-            normalise_spans(r.mel.head_mut(rows), &r.spans, bins);
         }
         did
+    }
+
+    /// How long front end, encoder and search took that began at these moments. A device does what the search waits for:
+    /// what it took for the others is theirs.
+    fn times(&self, begun: [Instant; 3]) -> [Duration; 3] {
+        let [filling, encoding, searching] = begun;
+        let (front, encoder, search) = (encoding - filling, searching - encoding, searching.elapsed());
+        let between = |from| self.exec.between(from, from + 1).unwrap_or_default();
+        let (made, encoded) = (between(0).min(search), between(1));
+        let encoded = encoded.min(search - made);
+        [front + made, encoder + encoded, search - made - encoded]
+    }
+
+    /// Takes the rows that were planned, or makes them on a device.
+    fn fill(&mut self, r: &mut Running) {
+        let rows = r.spans.iter().map(|s| s.rows).sum();
+        make_room(&mut r.mel, rows);
+        match &mut self.front {
+            Some(front) => front.run(&mut self.exec, &r.slots, &r.spans, &mut r.mel),
+            None => {
+                let mut to = r.mel.head_mut(rows);
+                for span in &r.spans {
+                    let (part, rest) = to.split_at_mut(span.rows * self.model.bins);
+                    if let Some(slot) = &r.slots[span.slot] {
+                        slot.inlet.take(&mut [], part, slot.planned.advance);
+                    }
+                    to = rest;
+                }
+            }
+        }
+        if self.model.normalize == MelNormalize::PerFeature {
+            self.exec.standardise(&mut r.mel, &r.spans, DEVIATION_GUARD);
+        }
     }
 
     /// What the next step takes of a slot; what needs no step is done at once.
@@ -340,7 +375,8 @@ impl ModelThread {
                 Plan::Step(planned) => return Some(planned),
                 Plan::Snapshot => self.alone(r, i, |this, r| {
                     let Some(slot) = &r.slots[i] else { return };
-                    slot.answer_snapshot(&this.model, &r.search, &mut this.exec, &r.state, i);
+                    let front = this.front.as_mut();
+                    slot.answer_snapshot(&this.model, &r.search, &mut this.exec, front, &r.state, i);
                 }),
                 Plan::Close => self.alone(r, i, |this, r| this.close_part(r, i)),
                 Plan::Abandoned => self.free(r, i, Err(EngineError::Abandoned)),
@@ -464,13 +500,14 @@ impl ModelThread {
         }
     }
 
-    fn count(&self, r: &Running, rows: usize, times: [Duration; 3]) {
-        let [encoder, search, total] = times;
+    fn count(&self, r: &Running, rows: usize, times: [Duration; 4]) {
+        let [front, encoder, search, total] = times;
         {
             let mut s = lock(&self.stats);
             s.steps += 1;
             s.frames += rows;
             s.chunks += r.spans.len();
+            s.front += front;
             s.encoder += encoder;
             s.search += search;
             s.total += total;
@@ -496,36 +533,12 @@ impl ModelThread {
     }
 }
 
-/// Makes room for `rows` rows and keeps the first `used`.
-fn grow(buffer: &mut Buffer, used: usize, rows: usize) {
-    if buffer.rows() >= rows {
-        return;
+/// Makes room for `rows` rows; what the buffer held means nothing any more.
+fn make_room(buffer: &mut Buffer, rows: usize) {
+    if buffer.rows() < rows {
+        buffer.shape(rows.next_power_of_two(), buffer.cols());
     }
-    let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
-    larger.head_mut(used).copy_from_slice(buffer.head(used));
-    *buffer = larger;
-}
-
-/// Normalises the rows of each span by themselves; many of them on several threads.
-fn normalise_spans(mut mel: &mut [f32], spans: &[FrameSpan], bins: usize) {
-    let mut parts = Vec::with_capacity(spans.len());
-    for span in spans {
-        let (part, rest) = mel.split_at_mut(span.rows * bins);
-        parts.push(part);
-        mel = rest;
-    }
-    let all = std::thread::available_parallelism().map_or(1, usize::from);
-    let values: usize = parts.iter().map(|p| p.len()).sum();
-    let threads = (values / NORMALISED_ALONE).clamp(1, all).min(parts.len().max(1));
-    let share = parts.len().div_ceil(threads).min(parts.len()).max(1);
-    std::thread::scope(|scope| {
-        let mut shares = parts.chunks_mut(share);
-        let own = shares.next();
-        for some in shares {
-            scope.spawn(move || some.iter_mut().for_each(|p| normalise_per_feature(p, bins)));
-        }
-        own.into_iter().flatten().for_each(|p| normalise_per_feature(p, bins));
-    });
+    buffer.discard();
 }
 
 /// The rows of the pieces under way, one after the other.

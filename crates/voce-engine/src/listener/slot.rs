@@ -6,8 +6,9 @@ use voce_models::fastconformer::{Encoder, EncoderState, StreamShape};
 use voce_models::transducer::{Hypothesis, Method, Search, SearchState};
 use voce_runtime::Exec;
 
+use super::device_mel::DeviceMel;
 use super::event::{Alternative, ListenEvent};
-use super::inlet::{Inlet, Mark, SAMPLE_RATE};
+use super::inlet::{Inlet, Mark, Offer, SAMPLE_RATE};
 use super::model_thread::Model;
 use super::outlet::Outlet;
 use super::snapshot::Saved;
@@ -63,6 +64,8 @@ pub(super) struct Slot {
 pub(super) struct Planned {
     /// Mel rows to look at.
     pub rows: usize,
+    /// How many of them the stream brought along as such, where a device makes the others.
+    pub given: usize,
     /// Mel rows that are over after it.
     pub advance: usize,
     /// Nothing follows in this part of the stream.
@@ -81,6 +84,13 @@ pub(super) enum Plan {
     Close,
     /// The sender is gone.
     Abandoned,
+}
+
+impl Offer {
+    /// All of it, as the end of a part.
+    fn all(&self) -> Planned {
+        Planned { rows: self.rows, given: self.given.min(self.rows), advance: self.rows, closes: true }
+    }
 }
 
 impl Slot {
@@ -123,13 +133,13 @@ impl Slot {
             let most = most.min(room / (ahead + 1)).max(1);
             let there = 1 + (offer.rows - needed) / encoder.mel_rows(ahead, 1, false);
             let rows = encoder.mel_rows(ahead, there.min(most), first);
-            return Plan::Step(Planned { rows, advance: rows, closes: false });
+            return Plan::Step(Planned { rows, given: offer.given.min(rows), advance: rows, closes: false });
         }
         match offer.mark {
             None => Plan::Wait,
             Some(false) => Plan::Snapshot,
             Some(true) if offer.rows == 0 => Plan::Close,
-            Some(true) => Plan::Step(Planned { rows: offer.rows, advance: offer.rows, closes: true }),
+            Some(true) => Plan::Step(offer.all()),
         }
     }
 
@@ -143,13 +153,18 @@ impl Slot {
         }
         if offer.rows > window {
             let advance = (WINDOW - OVERLAP) * factor;
-            return Plan::Step(Planned { rows: window, advance, closes: false });
+            return Plan::Step(Planned {
+                rows: window,
+                given: offer.given.min(window),
+                advance,
+                closes: false,
+            });
         }
         match offer.mark {
             None => Plan::Wait,
             Some(false) => Plan::Snapshot,
             Some(true) if offer.rows == 0 => Plan::Close,
-            Some(true) => Plan::Step(Planned { rows: offer.rows, advance: offer.rows, closes: true }),
+            Some(true) => Plan::Step(offer.all()),
         }
     }
 
@@ -253,11 +268,16 @@ impl Slot {
         model: &Model,
         search: &Search,
         exec: &mut Exec,
+        front: Option<&mut DeviceMel>,
         state: &EncoderState,
         i: usize,
     ) {
         // The rows that wait have to be read before the mark is gone.
-        let rows = self.inlet.rest();
+        let (mut rows, rest) = self.inlet.rest();
+        match front {
+            Some(front) => rows.extend(front.rows_of(exec, &rest)),
+            None => rows = rest,
+        }
         let Some(Mark::Snapshot { tail, samples, reply }) = self.inlet.pop_snapshot() else { return };
         let offline = model.encoder.is_offline();
         let saved = Saved {

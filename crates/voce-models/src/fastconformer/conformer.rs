@@ -137,6 +137,7 @@ impl Layer {
         op.norm = self.attention_norm.norm();
         exec.linear(&op, &mut s.wide);
         s.narrow.shape(rows, d);
+        s.narrow.keep_for_products(self.attention_out.matrix().format());
         let attention = RelativeAttentionOp {
             qkv: &s.wide,
             spans: input.chunks,

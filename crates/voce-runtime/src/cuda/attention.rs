@@ -1,15 +1,19 @@
 //! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
 
 use super::driver::{Address, KernelId, Shape};
+use super::linear::FEW_ROWS;
 use super::queue::Args;
 use super::{Cuda, Plain, program, reserve};
-use crate::exec::{AttentionOp, Buffer, KvFormat, KvSpec, RelativeAttentionOp, Rope, RopeStyle};
+use crate::exec::{
+    AttentionOp, Buffer, HeadNorms, KvFormat, KvSpec, Pending, RelativeAttentionOp, Rope, RopeStyle, Span,
+};
 use crate::matrix::Format;
 
 /// Queries of a tile's block.
 const TILE_QUERIES: usize = 16;
-/// Threads of a block of the kernel for single rows.
-const DECODE_THREADS: u32 = 128;
+/// Threads of a block of the kernel for single rows: where there are few rows, and where there are many.
+const FEW_THREADS: u32 = 256;
+const MANY_THREADS: u32 = 128;
 /// Threads of a tile's block.
 const TILE_THREADS: u32 = 256;
 /// Positions that a block of the kernel for single rows reads at once: where reading is split, and where it is not.
@@ -17,6 +21,8 @@ const SHORT_PART: usize = 64;
 const LONG_PART: usize = 256;
 /// Query heads of a key head up to which a single row goes to that kernel.
 const DECODE_QUERIES: usize = 4;
+/// Rows that are kept for products are a multiple of this long, so that those read them where they are.
+const KEPT: usize = 64;
 /// Blocks per multiprocessor from which reading is not split further.
 const BLOCKS: usize = 2;
 /// Shared memory that a tile's block should not exceed, so that two fit.
@@ -61,6 +67,8 @@ pub(crate) struct AttendArgs {
     distances: Address,
     content: Address,
     position: Address,
+    query_norm: Address,
+    key_norm: Address,
     qkv_stride: u32,
     out_stride: u32,
     heads: u32,
@@ -77,6 +85,8 @@ pub(crate) struct AttendArgs {
     distance_stride: u32,
     causal: u32,
     scale: f32,
+    eps: f32,
+    narrow: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
@@ -110,11 +120,34 @@ impl Cuda {
         (args.rope_table, args.rope_freqs) = (self.constant(&rope.table), self.constant(&rope.freqs));
     }
 
+    /// Whether attention of these rows norms their heads: where each is alone.
+    pub(crate) fn norms_heads(spans: &[Span], group: usize) -> bool {
+        group <= DECODE_QUERIES && spans.iter().all(|s| s.rows == 1)
+    }
+
+    /// Whether so many rows of a result are kept as products take them; whoever reads it then knows by the mark.
+    pub(super) fn keeps_narrow(out: &mut Buffer, rows: usize) -> bool {
+        let narrow = out.products == Some(Format::Bf16) && rows > FEW_ROWS && out.cols().is_multiple_of(KEPT);
+        if narrow {
+            *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) =
+                Some(Pending { act: 0, bias: 0 });
+        }
+        narrow
+    }
+
     /// What all launches of an op over a layer of a cache share.
-    fn attend_args(&mut self, spec: &KvSpec, layer: usize, qkv: &Buffer, out: &mut Buffer) -> AttendArgs {
+    fn attend_args(
+        &mut self,
+        spec: &KvSpec,
+        layer: usize,
+        qkv: &Buffer,
+        out: &mut Buffer,
+        rows: usize,
+    ) -> AttendArgs {
         AttendArgs {
             qkv: self.read(qkv),
             out: self.write(out),
+            narrow: u32::from(Self::keeps_narrow(out, rows)),
             cache: (layer * spec.bytes() / spec.layers) as u64,
             qkv_stride: qkv.cols() as u32,
             out_stride: out.cols() as u32,
@@ -122,7 +155,6 @@ impl Cuda {
             dim: spec.head_dim as u32,
             width: spec.width() as u32,
             capacity: spec.capacity as u32,
-            splits: 1,
             scale: 1.0 / (spec.head_dim as f32).sqrt(),
             ..AttendArgs::default()
         }
@@ -130,9 +162,13 @@ impl Cuda {
 
     pub(crate) fn attention(&mut self, op: AttentionOp<'_>, out: &mut Buffer) {
         let spec = *op.cache.spec();
-        let mut args = self.attend_args(&spec, op.layer, op.qkv, out);
+        let rows = op.spans.iter().map(|s| s.rows).sum();
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, out, rows);
         args.cache += self.cache(op.cache);
         self.rope(op.rope, &mut args);
+        if let Some(HeadNorms { query, key, eps }) = op.norms {
+            (args.query_norm, args.key_norm, args.eps) = (self.constant(query), self.constant(key), eps);
+        }
         (args.heads, args.causal) = (op.heads as u32, 1);
         args.window = op.window.unwrap_or(0) as u32;
         let group = op.heads / spec.kv_heads;
@@ -155,30 +191,40 @@ impl Cuda {
         }
         let count = singles.len();
         let blocks = count * spec.kv_heads;
-        let queries = if group == 1 { 1 } else { DECODE_QUERIES };
-        if count > 0 && blocks < BLOCKS * self.device().info().processors as usize {
+        let pair = group == 2 && spec.format == KvFormat::Bf16;
+        let queries = if group == 1 || pair { group } else { DECODE_QUERIES };
+        let few = blocks < BLOCKS * self.device().info().processors as usize;
+        if count > 0 && few {
             // As a power of two, so that few different launches come.
             let splits = longest.div_ceil(SHORT_PART).next_power_of_two();
+            args.splits = splits as u32;
             if splits > 1 {
                 let device = self.queue.device.clone();
                 let record = queries * (spec.width() + 2) * 4;
                 args.partials = reserve(&device, &mut self.scratch.partials, blocks * splits * record);
                 args.counters = reserve(&device, &mut self.scratch.counters, blocks * 4);
-                args.splits = splits as u32;
             }
         }
         singles.append(&mut tiles);
         args.tasks = self.queue.table(&singles);
         if count > 0 {
-            let kernel = match (spec.format, queries) {
-                (KvFormat::F32, 1) => program::DECODE_F32,
-                (KvFormat::F32, _) => program::DECODE_GROUP_F32,
-                (KvFormat::Bf16, 1) => program::DECODE_BF16,
-                (KvFormat::Bf16, _) => program::DECODE_GROUP_BF16,
+            let kernel = match (spec.format, queries, few) {
+                (KvFormat::F32, 1, false) => program::DECODE_F32,
+                (KvFormat::F32, _, false) => program::DECODE_GROUP_F32,
+                (KvFormat::Bf16, 1, false) => program::DECODE_BF16,
+                (KvFormat::Bf16, 2, false) => program::DECODE_PAIR_BF16,
+                (KvFormat::Bf16, _, false) => program::DECODE_GROUP_BF16,
+                (KvFormat::F32, 1, true) => program::DECODE_FEW_F32,
+                (KvFormat::F32, _, true) => program::DECODE_FEW_GROUP_F32,
+                (KvFormat::Bf16, 1, true) => program::DECODE_FEW_BF16,
+                (KvFormat::Bf16, 2, true) => program::DECODE_FEW_PAIR_BF16,
+                (KvFormat::Bf16, _, true) => program::DECODE_FEW_GROUP_BF16,
             };
             let own = 2 * spec.width() * spec.value_bytes();
-            let shared = (queries * (6 * spec.width() + LONG_PART) * 4 + own) as u32;
-            let shape = Shape { grid: [blocks as u32, args.splits, 1], block: DECODE_THREADS, shared };
+            let (block, part) = if few { (FEW_THREADS, SHORT_PART) } else { (MANY_THREADS, LONG_PART) };
+            let rows = 2 + block as usize / 32;
+            let shared = (queries * (rows * spec.width() + part) * 4 + own) as u32;
+            let shape = Shape { grid: [blocks as u32, args.splits.max(1), 1], block, shared };
             self.queue.launch(kernel, shape, &args);
         }
         args.tasks += (count * size_of::<Task>()) as u64;
@@ -188,7 +234,8 @@ impl Cuda {
 
     pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut Buffer) {
         let spec = *op.cache.spec();
-        let mut args = self.attend_args(&spec, op.layer, op.qkv, out);
+        let rows = op.spans.iter().map(|s| s.rows).sum();
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, out, rows);
         args.cache += self.cache(op.cache);
         args.heads = spec.kv_heads as u32;
         (args.content, args.position) = (self.constant(op.content_bias), self.constant(op.position_bias));
@@ -248,7 +295,7 @@ impl Cuda {
             KvFormat::Bf16 => program::TILE_BF16,
         };
         let (keys, shared) = tile(spec, (args.distances != 0).then_some(args.farthest as usize));
-        let args = AttendArgs { tile: keys as u32, splits: 1, partials: 0, counters: 0, ..*args };
+        let args = AttendArgs { tile: keys as u32, splits: 0, partials: 0, counters: 0, ..*args };
         let parts = (args.heads / args.kv_heads).div_ceil(TILE_QUERIES as u32);
         let grid = [tasks as u32 * args.kv_heads, parts, 1];
         self.queue.launch(kernel, Shape { grid, block: TILE_THREADS, shared: shared as u32 }, &args);

@@ -94,6 +94,8 @@ pub(crate) struct DepthwiseArgs {
     taps: u32,
     act: u32,
     out_stride: u32,
+    narrow: u32,
+    pad: u32,
 }
 
 /// Arguments of `subsample`.
@@ -254,24 +256,26 @@ impl Cuda {
     ) {
         let norm = op.norm.map_or_else(NormArgs::default, |n| self.row_norm(&n));
         let out_stride = out.cols() as u32;
-        let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
+        let (kernel, bias, place) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
         let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
+        let taps = (op.kernel.len() / op.x.cols()) as u32;
+        let fours = stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && taps <= DEPTHWISE_TAPS;
+        let fours = fours && out_stride.is_multiple_of(4);
         let args = DepthwiseArgs {
             stream,
             norm,
             kernel,
             bias,
-            out,
+            out: place,
             rows: rows as u32,
-            taps: (op.kernel.len() / op.x.cols()) as u32,
+            taps,
             act: activation(op.act),
             out_stride,
+            narrow: u32::from(fours && Self::keeps_narrow(out, rows)),
+            pad: 0,
         };
         let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        let fours =
-            stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && out_stride.is_multiple_of(4);
-        let kernel =
-            if fours && args.taps <= DEPTHWISE_TAPS { program::DEPTHWISE4 } else { program::DEPTHWISE };
+        let kernel = if fours { program::DEPTHWISE4 } else { program::DEPTHWISE };
         self.queue.launch(kernel, shape, &args);
     }
 

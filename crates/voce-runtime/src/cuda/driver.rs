@@ -68,7 +68,12 @@ pub(crate) enum Command {
     Copy { from: Address, to: Address, bytes: usize },
     /// Sets bytes to zero.
     Zero { to: Address, bytes: usize },
+    /// Notes when this point is reached: the stream's moment of this number, below [`MOMENTS`].
+    Note(usize),
 }
+
+/// Moments that a stream keeps.
+pub(crate) const MOMENTS: usize = 4;
 
 /// A device's work queue: what is enqueued runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +118,10 @@ pub(crate) trait Driver: Send + Sync {
     /// A queue of its own; `first` ones go before others where both have work that waits.
     fn stream(&self, first: bool) -> Result<Stream, CudaError>;
     fn close(&self, stream: Stream);
-    /// Copies from host memory; `from` may be reused when this returns.
+    /// Locks host memory in place, so that copies need no stop on their way; says whether it could.
+    fn lock_host(&self, memory: &[u8]) -> bool;
+    fn unlock_host(&self, memory: &[u8]);
+    /// Copies from host memory; `from` may be reused when this returns, unless it is locked.
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
@@ -130,6 +138,8 @@ pub(crate) trait Driver: Send + Sync {
     fn capture(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<Option<Graph>, CudaError>;
     fn replay(&self, stream: Stream, graph: Graph) -> Result<(), CudaError>;
     fn drop_graph(&self, graph: Graph);
+    /// Milliseconds between two moments that a stream has passed; none where they were not noted.
+    fn between(&self, stream: Stream, from: usize, to: usize) -> Option<f32>;
     /// Waits until everything enqueued on a stream has run.
     fn wait(&self, stream: Stream) -> Result<(), CudaError>;
     /// Waits for all streams of the device.

@@ -33,7 +33,8 @@ fn entries() -> String {
     for (_, source) in program::SOURCES {
         for line in source
             .lines()
-            .filter_map(|l| l.strip_prefix("KERNEL(").or_else(|| l.strip_prefix("KERNEL_AHEAD(")))
+            .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
+            .filter_map(|(how, l)| ["", "_AHEAD", "_DENSE"].contains(&how).then_some(l))
         {
             let mut parts = line.split(',').map(str::trim);
             if let (Some(name), Some(args)) = (parts.next(), parts.next()) {
@@ -192,6 +193,12 @@ impl Driver for Emulator {
 
     fn close(&self, _stream: Stream) {}
 
+    fn lock_host(&self, _memory: &[u8]) -> bool {
+        true
+    }
+
+    fn unlock_host(&self, _memory: &[u8]) {}
+
     fn upload(&self, _stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         // SAFETY: device memory of that size, which is host memory.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -240,6 +247,7 @@ impl Driver for Emulator {
                 Command::Copy { from, to, bytes } => unsafe {
                     std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes)
                 },
+                Command::Note(_) => {}
                 // SAFETY: memory of this device.
                 Command::Zero { to, bytes } => unsafe { std::ptr::write_bytes(*to as *mut u8, 0, *bytes) },
             }
@@ -277,6 +285,10 @@ impl Driver for Emulator {
     }
 
     fn drop_graph(&self, _graph: Graph) {}
+
+    fn between(&self, _stream: Stream, _from: usize, _to: usize) -> Option<f32> {
+        None
+    }
 
     fn wait(&self, _stream: Stream) -> Result<(), CudaError> {
         Ok(())

@@ -8,11 +8,13 @@ use crate::matrix::Format;
 use crate::simd::Activation;
 
 /// Rows up to which a product is one kernel.
-const FEW_ROWS: usize = 8;
+pub(super) const FEW_ROWS: usize = 8;
+/// Rows up to which that kernel is the one that leaves most room for others.
+const ONE_ROWS: usize = 2;
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Blocks of the one kernel per multiprocessor.
-const FEW_BLOCKS: u32 = 4;
+/// Blocks of the one kernel per multiprocessor: so many that as many of the next one's fit beside them.
+const FEW_BLOCKS: u32 = 2;
 /// Outputs per block of the one kernel: a warp each.
 const WARPS: u32 = THREADS / 32;
 /// Alignment that the library's products count on.
@@ -236,7 +238,12 @@ impl Cuda {
         if pending.is_none() && self.is_few(w, rows) {
             return self.few_rows(w, norm, x, op.x.stride(), rows, store);
         }
-        let plain = matches!(op.norm, Norm::None) && w.format == Format::F32;
+        // Rows that are already as the product takes them.
+        let ready = match pending {
+            None => w.format == Format::F32,
+            Some(Pending { act, bias }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
+        };
+        let plain = matches!(op.norm, Norm::None) && ready;
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
             Rows { a: x, stride: op.x.stride(), scales: 0 }
         } else {
@@ -282,10 +289,13 @@ impl Cuda {
             w_stride: device.stride as u32,
             pad: 0,
         };
-        let kernel = match w.format {
-            Format::F32 => program::LINEAR_F32,
-            Format::Bf16 => program::LINEAR_BF16,
-            Format::Int8 | Format::Int4 => program::LINEAR_INT8,
+        let kernel = match (w.format, rows <= ONE_ROWS) {
+            (Format::F32, true) => program::LINEAR_ONE_F32,
+            (Format::F32, false) => program::LINEAR_F32,
+            (Format::Bf16, true) => program::LINEAR_ONE_BF16,
+            (Format::Bf16, false) => program::LINEAR_BF16,
+            (Format::Int8 | Format::Int4, true) => program::LINEAR_ONE_INT8,
+            (Format::Int8 | Format::Int4, false) => program::LINEAR_INT8,
         };
         // A launch has rows of one power of two: the kernel rounds up.
         let shared = (rows.next_power_of_two() * device.stride * 4) as u32;
@@ -332,12 +342,14 @@ impl Cuda {
                     narrow: u32::from(narrow),
                     pad: 0,
                 };
-                let blocks = if sums {
-                    rows.div_ceil(WARPS as usize)
-                } else {
-                    (rows * stride / 8).div_ceil(THREADS as usize)
+                // A warp has a row: blocks as small as it takes to have one for every multiprocessor.
+                let processors = self.device().info().processors as usize;
+                let warps = (rows / processors).clamp(1, WARPS as usize).next_power_of_two();
+                let (blocks, block) = match sums {
+                    true => (rows.div_ceil(warps), 32 * warps as u32),
+                    false => ((rows * stride / 8).div_ceil(THREADS as usize), THREADS),
                 };
-                let shape = Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 };
+                let shape = Shape { grid: [blocks as u32, 1, 1], block, shared: 0 };
                 self.queue.launch(kernel, shape, &args);
                 return Rows { a, stride, scales: 0 };
             }

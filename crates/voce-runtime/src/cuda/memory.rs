@@ -159,6 +159,17 @@ impl Device {
         Ok(memory)
     }
 
+    /// Locks host memory in place for copies to the device; says whether it could.
+    pub(crate) fn lock_host(&self, values: &[f32]) -> bool {
+        self.driver.lock_host(super::bytes(values))
+    }
+
+    /// Undoes that, after all copies have ended.
+    pub(crate) fn unlock_host(&self, values: &[f32]) {
+        self.check(self.driver.wait_all());
+        self.driver.unlock_host(super::bytes(values));
+    }
+
     /// Memory that holds these bytes.
     pub(crate) fn store(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory, CudaError> {
         let memory = self.alloc(bytes.len())?;

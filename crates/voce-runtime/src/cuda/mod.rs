@@ -15,6 +15,7 @@ mod kv;
 mod libraries;
 mod linear;
 mod matrix;
+mod mel;
 mod memory;
 mod nvidia;
 mod pointwise;
@@ -31,6 +32,7 @@ mod tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 pub use driver::DeviceInfo;
 pub use error::CudaError;
@@ -118,6 +120,15 @@ impl Cuda {
 
     pub(crate) fn finish(&mut self) {
         self.queue.wait();
+    }
+
+    pub(crate) fn note(&mut self, moment: usize) {
+        assert!(moment < driver::MOMENTS, "a moment that is kept");
+        self.queue.note(moment);
+    }
+
+    pub(crate) fn between(&self, from: usize, to: usize) -> Option<Duration> {
+        self.queue.between(from, to)
     }
 
     /// Where a buffer is on the device, with what the host has written.

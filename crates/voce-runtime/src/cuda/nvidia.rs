@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
 
-use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, Shape, Stream};
+use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream};
 use super::products::{Plan, ProductKey, check_lt};
 use super::{CudaError, libraries, program};
 
@@ -72,6 +72,8 @@ pub(crate) struct Nvidia {
     /// Whether launches may be set up early.
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
+    /// Moments of streams.
+    moments: Mutex<HashMap<u64, Events>>,
 }
 
 // SAFETY: handles of the driver and of cuBLASLt may be used from any thread; plans are behind a lock.
@@ -228,6 +230,7 @@ impl Nvidia {
             algorithms: Mutex::default(),
             early,
             workspaces: Mutex::default(),
+            moments: Mutex::default(),
         })
     }
 
@@ -259,12 +262,28 @@ impl Nvidia {
                     cu::cuMemcpyDtoDAsync_v2(*to, *from, *bytes, stream.0 as cu::CUstream)
                 })
             }
+            Command::Note(moment) => self.note(stream, *moment),
             Command::Zero { to, bytes } => {
                 // SAFETY: device memory of that size.
                 check("cuMemsetD8Async", unsafe {
                     cu::cuMemsetD8Async(*to, 0, *bytes, stream.0 as cu::CUstream)
                 })
             }
+        }
+    }
+
+    /// Records an event of a stream, or that its graph is to record it each time.
+    fn note(&self, stream: Stream, moment: usize) -> Result<(), CudaError> {
+        let (s, mut capturing) =
+            (stream.0 as cu::CUstream, cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(event) = moments.get(&stream.0).and_then(|e| e.0.get(moment)) else { return Ok(()) };
+        // SAFETY: a stream of this device and its event.
+        unsafe {
+            check("cuStreamIsCapturing", cu::cuStreamIsCapturing(s, &mut capturing))?;
+            let plain = capturing == cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            let flags = if plain { 0 } else { cu::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32 };
+            check("cuEventRecord", cu::cuEventRecordWithFlags(*event, s, flags))
         }
     }
 
@@ -369,6 +388,9 @@ impl Driver for Nvidia {
         }
         let workspace = self.alloc(WORKSPACE)?;
         self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, workspace);
+        let mut moments = Events::default();
+        (0..MOMENTS).try_for_each(|_| moments.make().map(drop))?;
+        self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, moments);
         Ok(Stream(stream as u64))
     }
 
@@ -377,6 +399,7 @@ impl Driver for Nvidia {
             return;
         }
         let workspace = self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).remove(&stream.0);
+        self.moments.lock().unwrap_or_else(|e| e.into_inner()).remove(&stream.0);
         // SAFETY: the owner has waited for the stream.
         unsafe {
             cu::cuStreamSynchronize(stream.0 as cu::CUstream);
@@ -387,9 +410,23 @@ impl Driver for Nvidia {
         }
     }
 
+    fn lock_host(&self, memory: &[u8]) -> bool {
+        let at = memory.as_ptr().cast_mut().cast();
+        // SAFETY: memory of that size, which its owner unlocks before it frees it.
+        self.enter().is_ok()
+            && unsafe { cu::cuMemHostRegister_v2(at, memory.len(), 0) } == cu::CUresult::CUDA_SUCCESS
+    }
+
+    fn unlock_host(&self, memory: &[u8]) {
+        if self.enter().is_ok() {
+            // SAFETY: locked above.
+            unsafe { cu::cuMemHostUnregister(memory.as_ptr().cast_mut().cast()) };
+        }
+    }
+
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
-        // SAFETY: the driver copies pageable memory before it returns.
+        // SAFETY: the driver copies pageable memory before it returns; the owner of locked memory waits before he writes.
         check("cuMemcpyHtoDAsync", unsafe {
             cu::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream.0 as cu::CUstream)
         })
@@ -478,6 +515,16 @@ impl Driver for Nvidia {
             // SAFETY: instantiated above; the owner has waited for its stream.
             unsafe { cu::cuGraphExecDestroy(graph.0 as cu::CUgraphExec) };
         }
+    }
+
+    fn between(&self, stream: Stream, from: usize, to: usize) -> Option<f32> {
+        self.enter().ok()?;
+        let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
+        let events = &moments.get(&stream.0)?.0;
+        let mut ms = 0.0;
+        // SAFETY: events of this device; those that have not come to pass are an error, and no more.
+        let code = unsafe { cu::cuEventElapsedTime_v2(&mut ms, *events.get(from)?, *events.get(to)?) };
+        (code == cu::CUresult::CUDA_SUCCESS).then_some(ms)
     }
 
     fn wait(&self, stream: Stream) -> Result<(), CudaError> {

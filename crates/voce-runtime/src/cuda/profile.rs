@@ -49,6 +49,7 @@ impl Profile {
                 }
                 Command::Copy { .. } => (Key::Copy, 0),
                 Command::Zero { .. } => (Key::Zero, 0),
+                Command::Note(_) => continue,
             };
             let sum = self.0.entry(key).or_default();
             sum.runs += 1;

@@ -23,6 +23,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("sampling.cu", include_str!("kernels/sampling.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("head_norm.cu", include_str!("kernels/head_norm.cu")),
+    ("mel.cu", include_str!("kernels/mel.cu")),
 ];
 
 /// A kernel's name and the bytes of its arguments.
@@ -56,12 +57,21 @@ kernels! {
     COPY_ROWS = "copy_rows" (super::rows::CopyRowsArgs),
     ADD_SCALED = "add_scaled" (super::rows::AddScaledArgs),
     LINEAR_INT8 = "linear_int8" (super::linear::LinearArgs),
+    LINEAR_ONE_F32 = "linear_one_f32" (super::linear::LinearArgs),
+    LINEAR_ONE_BF16 = "linear_one_bf16" (super::linear::LinearArgs),
+    LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
     PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
     PUT_KV_BF16 = "put_kv_bf16" (super::attention::AttendArgs),
     DECODE_F32 = "decode_f32" (super::attention::AttendArgs),
     DECODE_BF16 = "decode_bf16" (super::attention::AttendArgs),
+    DECODE_PAIR_BF16 = "decode_pair_bf16" (super::attention::AttendArgs),
     DECODE_GROUP_F32 = "decode_group_f32" (super::attention::AttendArgs),
     DECODE_GROUP_BF16 = "decode_group_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_F32 = "decode_few_f32" (super::attention::AttendArgs),
+    DECODE_FEW_BF16 = "decode_few_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_PAIR_BF16 = "decode_few_pair_bf16" (super::attention::AttendArgs),
+    DECODE_FEW_GROUP_F32 = "decode_few_group_f32" (super::attention::AttendArgs),
+    DECODE_FEW_GROUP_BF16 = "decode_few_group_bf16" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
     MOVE_KV_F32 = "move_kv_f32" (super::kv::KvMoveArgs),
@@ -95,6 +105,8 @@ kernels! {
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
     EMBED = "embed" (super::tokens::EmbedArgs),
     HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
+    MEL = "mel" (super::mel::MelArgs),
+    STANDARDISE = "standardise" (super::mel::StandardiseArgs),
 }
 
 /// The sources as one text.
@@ -200,12 +212,16 @@ fn kept_at(base: &Path, (major, minor): (u32, u32)) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation. With
-    /// `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
+    /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation; with
+    /// `VOCE_NVRTC=90` for that one. With `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
     #[test]
     fn kernels_compile() {
         let kept = std::env::var_os("VOCE_NVRTC_KEEP").map(PathBuf::from);
+        let asked = std::env::var("VOCE_NVRTC").unwrap_or_default();
         for capability in [(9, 0), (8, 9), (8, 0)] {
+            if asked.len() > 1 && asked != format!("{}{}", capability.0, capability.1) {
+                continue;
+            }
             match compile(capability) {
                 Ok(image) => {
                     assert!(image.starts_with(b"\x7fELF"));

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
@@ -17,7 +18,7 @@ use super::{CudaError, program};
 /// Bytes of an area of tables, unless a table is larger.
 const TABLES: usize = 1 << 20;
 /// Bytes from which host data go to the device by themselves and not among the tables.
-const LARGE: usize = 256 << 10;
+pub(super) const LARGE: usize = 256 << 10;
 /// Graphs that a queue keeps.
 const MAX_GRAPHS: usize = 256;
 /// Commands below which a graph is not worth keeping.
@@ -107,6 +108,17 @@ impl Queue {
         if bytes > 0 {
             self.push(Command::Copy { from, to, bytes });
         }
+    }
+
+    /// Records that the time is noted when this point is reached.
+    pub(crate) fn note(&mut self, moment: usize) {
+        self.push(Command::Note(moment));
+    }
+
+    /// Time between two moments, after the queue was waited for.
+    pub(crate) fn between(&self, from: usize, to: usize) -> Option<Duration> {
+        let ms = self.device.driver.between(self.stream, from, to)?;
+        Some(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
     /// Puts a host array where kernels of this step can read it, until the next flush. The same array twice is

@@ -8,8 +8,6 @@ use crate::exec::{Buffer, EmbedOp, HeadNormOp, Rope, RopeStyle, Tokens, Vector};
 
 /// Threads of a block that takes tokens or heads.
 const THREADS: u32 = 256;
-/// Threads of a block of `embed`, with two columns each.
-const EMBED_THREADS: u32 = 128;
 
 /// Arguments of `put_tokens`.
 #[derive(Clone, Copy)]
@@ -147,16 +145,16 @@ impl Cuda {
             first: op.place.first as u32,
             every: op.place.step as u32,
         };
-        let grid = [op.slots.len() as u32, dim.div_ceil(2 * EMBED_THREADS), 1];
-        self.queue.launch(program::EMBED, Shape { grid, block: EMBED_THREADS, shared: 0 }, &args);
+        let grid = [op.slots.len() as u32, dim.div_ceil(2 * THREADS), 1];
+        self.queue.launch(program::EMBED, Shape { grid, block: THREADS, shared: 0 }, &args);
     }
 
     pub(crate) fn head_norm(&mut self, op: &HeadNormOp<'_>, qkv: &mut Buffer) {
         let spec = *op.cache.spec();
         let mut args = HeadNormArgs {
             x: 0,
-            query: self.constant(op.query),
-            key: self.constant(op.key),
+            query: self.constant(op.norms.query),
+            key: self.constant(op.norms.key),
             positions: 0,
             rope_table: 0,
             rope_freqs: 0,
@@ -167,7 +165,7 @@ impl Cuda {
             dim: spec.head_dim as u32,
             rope: 0,
             rope_rows: 0,
-            eps: op.eps,
+            eps: op.norms.eps,
         };
         args.x = self.write(qkv);
         if let Some(rope) = op.rope {

@@ -2,7 +2,8 @@
 
 use super::attend::{MAX_GROUP, QUERY_ROWS, Queries, Tile};
 use super::kv_cache::TILE;
-use super::{Buffer, Exec, KvCache, KvFormat, Shared, Span, Vector};
+use super::{Buffer, Exec, HeadNorms, KvCache, KvFormat, Shared, Span, Vector};
+use crate::cuda::Cuda;
 use crate::pool::share;
 use crate::simd::lanes::LANES;
 
@@ -81,11 +82,19 @@ pub struct AttentionOp<'a> {
     pub heads: usize,
     /// Positions a row can see, itself included.
     pub window: Option<usize>,
+    /// Norms of queries and keys before rotation, where [`Exec::norms_heads`] says that attention takes them.
+    pub norms: Option<HeadNorms<'a>>,
     /// Rotation of queries and keys.
     pub rope: Option<&'a Rope>,
 }
 
 impl Exec {
+    /// Whether attention of these rows, with so many query heads to a key head, takes norms of heads itself; else
+    /// [`Exec::head_norm`] comes before it.
+    pub fn norms_heads(&self, spans: &[Span], group: usize) -> bool {
+        self.cuda.is_some() && Cuda::norms_heads(spans, group)
+    }
+
     /// Writes the rows' keys and values to the cache and the attention output to `out`.
     pub fn attention(&mut self, op: AttentionOp<'_>, out: &mut Buffer) {
         let spec = *op.cache.spec();
@@ -104,6 +113,7 @@ impl Exec {
             }
             longest = longest.max(op.window.map_or(end, |w| end.min(w)));
         }
+        assert!(op.norms.is_none() || self.norms_heads(op.spans, op.heads / kv_heads), "norms that it takes");
         if let Some(cuda) = &mut self.cuda {
             return cuda.attention(op, out);
         }

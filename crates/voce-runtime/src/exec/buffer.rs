@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::cuda::{Memory, Pinned};
+use crate::matrix::Format;
 use crate::memory::AlignedVec;
 
 /// Row-major f32 activations of fixed capacity.
@@ -18,6 +19,8 @@ pub struct Buffer {
     pub(super) data: AlignedVec<f32>,
     pub(super) rows: usize,
     pub(super) cols: usize,
+    /// The format of the products that alone read it.
+    pub(crate) products: Option<Format>,
 }
 
 /// A buffer's other half on a device.
@@ -28,7 +31,7 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
-    /// The device holds bf16 products, and this is still to be done to them: see `LinearOp::narrow`.
+    /// The device holds bf16, and this is still to be done to it: see `LinearOp::narrow` and `Buffer::keep_for_products`.
     pub(crate) pending: Mutex<Option<Pending>>,
     /// How often many values came back, and what makes that fast once it has become a habit.
     pub(crate) fetches: u32,
@@ -46,7 +49,7 @@ pub(crate) struct Pending {
 
 impl Clone for Buffer {
     fn clone(&self) -> Self {
-        let mut copy = Self::new(self.rows, self.cols);
+        let mut copy = Self { products: self.products, ..Self::new(self.rows, self.cols) };
         let len = self.rows * self.cols;
         copy.head_mut(self.rows).copy_from_slice(&self.values()[..len]);
         copy
@@ -56,7 +59,12 @@ impl Clone for Buffer {
 impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
-        Self { data: AlignedVec::zeroed(rows * cols), rows, cols, twin: Twin::default() }
+        Self { data: AlignedVec::zeroed(rows * cols), rows, cols, products: None, twin: Twin::default() }
+    }
+
+    /// Says that only products by weights of one format read what ops write here: a device may keep it as those take it.
+    pub fn keep_for_products(&mut self, format: Format) {
+        self.products = Some(format);
     }
 
     /// Gives it another shape, growing only when there is no room; what it holds then means nothing.

@@ -4,6 +4,17 @@ use super::{Buffer, Exec, KvCache, Rope, Shared, Span, Vector};
 use crate::pool::share;
 use crate::simd::NormRow;
 
+/// Root-mean-square norms of query and key heads.
+#[derive(Clone, Copy)]
+pub struct HeadNorms<'a> {
+    /// Multiplied into each query head.
+    pub query: &'a Vector,
+    /// Multiplied into each key head.
+    pub key: &'a Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
 /// What stands between the product that makes `[q | k | v]` and attention without rotation.
 pub struct HeadNormOp<'a> {
     /// Whose rows they are.
@@ -12,12 +23,8 @@ pub struct HeadNormOp<'a> {
     pub cache: &'a KvCache,
     /// Query heads.
     pub heads: usize,
-    /// Multiplied into each query head.
-    pub query: &'a Vector,
-    /// Multiplied into each key head.
-    pub key: &'a Vector,
-    /// Added to the mean square.
-    pub eps: f32,
+    /// The norms.
+    pub norms: HeadNorms<'a>,
     /// Rotation after the norm.
     pub rope: Option<&'a Rope>,
 }
@@ -33,14 +40,17 @@ impl Exec {
         let (dim, kv_heads) = (op.cache.spec().head_dim, op.cache.spec().kv_heads);
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         assert_eq!(qkv.cols(), (op.heads + 2 * kv_heads) * dim, "qkv width");
-        assert!(op.query.len() == dim && op.key.len() == dim && dim.is_multiple_of(2), "norm parameters");
+        assert!(
+            op.norms.query.len() == dim && op.norms.key.len() == dim && dim.is_multiple_of(2),
+            "norm parameters"
+        );
         assert!(rows <= qkv.rows(), "rows fit");
         if let Some(cuda) = &mut self.cuda {
             return cuda.head_norm(op, qkv);
         }
         let (threads, kernels, cols) = (self.pool.threads(), self.kernels, qkv.cols());
         let x = Shared(qkv.data.as_mut_ptr());
-        let mut norms = [rms(op.query, op.eps), rms(op.key, op.eps)];
+        let mut norms = [rms(op.norms.query, op.norms.eps), rms(op.norms.key, op.norms.eps)];
         let norms = Shared(norms.as_mut_ptr());
         self.pool.run(|id| {
             let all = op.heads + kv_heads;

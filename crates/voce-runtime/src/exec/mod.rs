@@ -9,6 +9,7 @@ mod head_norm;
 mod kv_cache;
 mod linear;
 mod lstm;
+mod mel;
 mod philox;
 mod pointwise;
 mod relative_attention;
@@ -16,6 +17,7 @@ mod residual;
 mod rows;
 mod sampling;
 mod select;
+mod staging;
 mod subsample;
 mod table;
 mod tokens;
@@ -25,20 +27,23 @@ pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
-pub use head_norm::HeadNormOp;
+pub use head_norm::{HeadNormOp, HeadNorms};
 pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 pub use lstm::{AddReluOp, LstmCellOp};
+pub use mel::{MelFilters, MelOp, MelSpan};
 pub use pointwise::RowNorm;
 pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
 pub use residual::ResidualOp;
 pub use sampling::{MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
+pub use staging::Staging;
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
 pub use table::{EmbedOp, EmbedPart, EveryRow, Table};
 pub use tokens::Tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cuda::{Cuda, CudaError, Device};
 use crate::memory::AlignedVec;
@@ -150,6 +155,18 @@ impl Exec {
         if let Some(cuda) = &mut self.cuda {
             cuda.fetch(buffer, rows);
         }
+    }
+
+    /// Notes when a device has run all ops so far, as its moment of this number (0 to 3); CPUs run ops at once.
+    pub fn note(&mut self, moment: usize) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.note(moment);
+        }
+    }
+
+    /// Time between two moments, once something that came later was fetched; none where there is no device.
+    pub fn between(&self, from: usize, to: usize) -> Option<Duration> {
+        self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
     /// Lets a device begin with the ops so far, and does not wait for it.

@@ -1,6 +1,7 @@
 //! `voce bench hear`: how many streams a core hears, how long a chunk takes, and what the machine could do.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ fn one(
     progress.set_message(format!("loading {precision} on {threads} threads"));
     machine::reset_peak_rss();
     let device = options.device.clone();
-    // The front ends of a GPU's streams need more than one core; on a CPU the model has the others.
+    // Copying the audio of a GPU's streams needs more than one core; on a CPU the model has the others.
     let feeders = if device.is_some() { machine::cores() } else { 1 };
     let begun = Instant::now();
     let listener = match (&args.shape, &args.model) {
@@ -183,9 +184,12 @@ fn hear(
     feeders: usize,
 ) -> Outcome<Run> {
     let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
-    // Utterances that are heard whole are given whole, so that the first are under way while others are prepared.
+    // Utterances that are heard whole are given whole. A device gets them as one batch: none ends before all are there.
     let whole = request.chunk_ms.or(listener.info().default_chunk_ms).is_none();
     let piece = if whole { audio.len() } else { PIECE };
+    let together = whole && listener.info().device.is_some();
+    let unsent = AtomicIsize::new(if together { streams as isize } else { 0 });
+    let unsent = &unsent;
     listener.take_stats();
     let (begun, cpu) = (Instant::now(), machine::cpu_time());
     let parts = std::thread::scope(|scope| {
@@ -193,7 +197,14 @@ fn hear(
         let mut parts = Vec::new();
         while !opened.is_empty() {
             let part = opened.split_off(opened.len().saturating_sub(share));
-            parts.push(scope.spawn(move || feed(part, audio, piece)));
+            parts.push(scope.spawn(move || {
+                let fed = feed(part, audio, piece, unsent);
+                if fed.is_err() {
+                    // The others do not wait for what will not come.
+                    unsent.store(isize::MIN / 2, Ordering::Relaxed);
+                }
+                fed
+            }));
         }
         parts.into_iter().map(|p| p.join().expect("a feeder does not panic")).collect::<Outcome<Vec<_>>>()
     })?;
@@ -215,8 +226,15 @@ struct Fed {
     first_words: Vec<f64>,
 }
 
-/// Keeps some streams ahead with audio until they have heard it all.
-fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32], piece: usize) -> Outcome<Fed> {
+/// Keeps some streams ahead with audio until they have heard it all; none is finished while others, on whatever thread,
+/// are `unsent`.
+fn feed(
+    opened: Vec<(AudioSender, TranscriptStream)>,
+    audio: &[f32],
+    piece: usize,
+    unsent: &AtomicIsize,
+) -> Outcome<Fed> {
+    let together = unsent.load(Ordering::Relaxed) > 0;
     let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
         opened.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
     let mut sent = vec![0; senders.len()];
@@ -230,7 +248,11 @@ fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32], piece: usiz
             let taken = sender.try_push(part).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] += taken;
             any |= taken > 0;
+            if together && taken > 0 && sent[i] == audio.len() {
+                unsent.fetch_sub(1, Ordering::Relaxed);
+            }
             if sent[i] == audio.len()
+                && unsent.load(Ordering::Relaxed) <= 0
                 && let Some(sender) = slot.take()
             {
                 mel += sender.mel_time();
@@ -239,10 +261,16 @@ fn feed(opened: Vec<(AudioSender, TranscriptStream)>, audio: &[f32], piece: usiz
         }
         readers.iter_mut().try_for_each(|reader| drain(reader, &mut words))?;
         // All are ahead: waits for the first that is not done.
-        if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(|(_, s)| s.is_some()) {
+        let behind = |(i, s): &(usize, &mut Option<AudioSender>)| s.is_some() && sent[*i] < audio.len();
+        if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(behind) {
             let end = (sent[i] + PIECE / 4).min(audio.len());
             sender.push(&audio[sent[i]..end]).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] = end;
+            if together && end == audio.len() {
+                unsent.fetch_sub(1, Ordering::Relaxed);
+            }
+        } else if !any {
+            std::thread::yield_now();
         }
     }
     let mut first_words = Vec::new();

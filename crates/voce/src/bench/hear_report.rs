@@ -100,7 +100,8 @@ impl HearReport {
         let frames = s.frames as f64 / steps;
         let limit = (info.encoder_bytes as f64 / read).max(info.encoder_macs as f64 * frames / linear);
         let all = seconds * case.streams as f64;
-        let [mel, encoder, search, total] = [run.mel, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
+        let [mel, front, encoder, search, total] =
+            [run.mel, s.front, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
         let share = |part: f64| round(part / (total + mel).max(1e-9), 4);
         let quantiles = |h: &Histogram| {
             let ms = |q| milliseconds(h.quantile(q));
@@ -125,10 +126,10 @@ impl HearReport {
             steps: s.steps,
             frames_per_step: round(frames, 2),
             shares: Shares {
-                mel: share(mel),
+                mel: share(mel + front),
                 encoder: share(encoder),
                 search: share(search),
-                rest: share((total - encoder - search).max(0.0)),
+                rest: share((total - front - encoder - search).max(0.0)),
             },
             encoder: Stage::new(encoder / steps, limit),
             read_gb_per_s: round(read / 1e9, 2),

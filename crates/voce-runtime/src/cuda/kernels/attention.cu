@@ -13,11 +13,14 @@ struct AttendTask {
 #define ROPE_INTERLEAVED 1
 #define ROPE_HALVES 2
 
+// `query_norm` and `key_norm` are weights of norms of heads that rows alone take on the way; 0 for none.
 struct AttendArgs {
     u64 qkv, out, cache, tasks, rope_table, rope_freqs, partials, counters, distances, content, position;
+    u64 query_norm, key_norm;
     u32 qkv_stride, out_stride, heads, kv_heads, dim, width, capacity, window;
     u32 rope, rope_rows, splits, tile, farthest, distance_stride, causal;
-    float scale;
+    float scale, eps;
+    u32 narrow;
 };
 
 DEV float widened(float x) { return x; }
@@ -25,15 +28,19 @@ DEV float widened(bf16 x) { return widen(x); }
 DEV void keep_kv(float* to, float x) { *to = x; }
 DEV void keep_kv(bf16* to, float x) { *to = narrow(x); }
 
+// A head's row, and what its norm multiplies it by, if it has one.
+struct HeadRow { const float* x; const float* weight; float scale; };
+DEV float head_value(const HeadRow& r, u32 d) { return r.weight ? r.x[d] * r.scale * r.weight[d] : r.x[d]; }
+
 // One value of a head's row, turned to its position. The angle is an f32 product; where the table ends, its cosine and
 // sine are taken in f64.
-DEV float rotated(const AttendArgs& a, const float* x, u32 d, u32 position) {
-    if (a.rope == ROPE_NONE) return x[d];
+DEV float rotated(const AttendArgs& a, const HeadRow& x, u32 d, u32 position) {
+    if (a.rope == ROPE_NONE) return head_value(x, d);
     const u32 half = a.dim / 2;
     const bool pairs = a.rope == ROPE_INTERLEAVED;
     const u32 i = pairs ? d / 2 : d % half;
     const bool second = pairs ? d & 1 : d >= half;
-    if (i >= half) return x[d];
+    if (i >= half) return head_value(x, d);
     float c, s;
     if (position < a.rope_rows) {
         const float* row = at<const float>(a.rope_table) + (u64)position * 2 * half;
@@ -44,8 +51,18 @@ DEV float rotated(const AttendArgs& a, const float* x, u32 d, u32 position) {
         c = (float)cos(angle);
         s = (float)sin(angle);
     }
-    const float re = x[pairs ? 2 * i : i], im = x[pairs ? 2 * i + 1 : i + half];
+    const float re = head_value(x, pairs ? 2 * i : i), im = head_value(x, pairs ? 2 * i + 1 : i + half);
     return second ? re * s + im * c : re * c - im * s;
+}
+DEV float rotated(const AttendArgs& a, const float* x, u32 d, u32 position) {
+    return rotated(a, HeadRow{x, 0, 1.0f}, d, position);
+}
+
+// A value of the result to its place, in the format that is asked for.
+DEV void put_attended(const AttendArgs& a, u32 row, u32 i, float x) {
+    const u64 place = (u64)row * a.out_stride + i;
+    if (a.narrow) at<bf16>(a.out)[place] = narrow(x);
+    else at<float>(a.out)[place] = x;
 }
 
 // The ring of a slot's head: keys (0) or values (1).
@@ -94,8 +111,6 @@ DEV void unpack16(const uint4 w, float (&x)[8], bf16) {
 // device busy, and long where a block reads them all.
 #define SHORT_PART 64
 #define LONG_PART 256
-#define DECODE_THREADS 128
-#define DECODE_WARPS (DECODE_THREADS / 32)
 
 // Adds a part to a running result of weights `exp(s - top)`, their sum and the weighted values.
 DEV void merge_weights(float top, float part_top, float* old_scale, float* part_scale) {
@@ -104,244 +119,286 @@ DEV void merge_weights(float top, float part_top, float* old_scale, float* part_
     *part_scale = expf(part_top - most);
 }
 
+// How a warp's lanes share keys: each has one 16-byte piece of a key, or PIECES of them.
+struct Lanes { u32 pieces, lanes, mine, which, keys, step; };
+
+// What is read once and not written meanwhile: it need not stay in the cache.
+DEV uint4 stream_load(const uint4* at) {
+#ifdef VOCE_EMULATED
+    return *at;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+#endif
+}
+
+// AHEAD loads of rows of a ring, from row `i0` of the part on; the row's own place is left empty.
+template <int PIECES, int AHEAD>
+DEV void part_rows(uint4 (&raw)[AHEAD][PIECES], const uint4* ring, const Lanes& l, u32 capacity, u32 start, u32 n, u32 self, u32 i0) {
+    const uint4 none = {0, 0, 0, 0};
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+        const u32 i = i0 + u * l.step + l.which;
+        const u32 place = start + i < capacity ? start + i : start + i - capacity;
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const u32 piece = l.mine + p * l.lanes;
+            raw[u][p] = i < n && i != self && piece < l.pieces ? stream_load(ring + place * l.pieces + piece) : none;
+        }
+    }
+}
+// The row's own key or value where it belongs.
+template <int PIECES, int AHEAD>
+DEV void part_own(uint4 (&raw)[AHEAD][PIECES], const uint4* own, const Lanes& l, u32 self, u32 i0) {
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const u32 piece = l.mine + p * l.lanes;
+            if (i0 + u * l.step + l.which == self && piece < l.pieces) raw[u][p] = own[piece];
+        }
+}
+
 // One row per task and up to QUERIES query heads of a key head: a block per task, key head and part, or per task and
 // key head when there are enough of those. Bound by reading the ring: every lane has AHEAD loads of 16 bytes under
-// way, and the query heads share them. The row's own key and value come from its row and go to the ring here.
-// With parts in several blocks the last one to finish merges.
+// way, and the query heads share them. The row's own key and value come from its row and go to the ring here, after the
+// norms of its heads. With parts in several blocks values are asked for together with keys, and the last block to
+// finish merges.
 template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode_parts(const AttendArgs& a) {
     const int V = 16 / sizeof(T);
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool short_part = PART == SHORT_PART;
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, threads = blockDim.x, warps = threads / 32;
     const u32 head = blockIdx.x % a.kv_heads, group = a.heads / a.kv_heads, width = a.width;
     const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x / a.kv_heads];
     const u32 parts = (t.end - t.first + PART - 1) / PART;
     SHARED(float, q);                                // [QUERIES][width]
     float* weights = q + QUERIES * width;            // [QUERIES][PART]
-    float* sums = weights + QUERIES * PART;          // [warps][QUERIES][width]
-    float* result = sums + DECODE_WARPS * QUERIES * width;  // [QUERIES][width]
-    __shared__ float tops[QUERIES], totals[QUERIES], top[QUERIES], total[QUERIES];
-    T* own = reinterpret_cast<T*>(result + QUERIES * width);  // [key, value][width]
+    float* result = weights + QUERIES * PART;        // [QUERIES][width]
+    float* sums = result + QUERIES * width;          // [warps][QUERIES][width]
+    T* own = reinterpret_cast<T*>(sums + warps * QUERIES * width);  // [key, value][width]
+    __shared__ float tops[QUERIES], totals[QUERIES], top[QUERIES], total[QUERIES], scales[QUERIES + 1];
     __shared__ u32 last;
-    const float* qkv = at<const float>(a.qkv) + (u64)t.row * a.qkv_stride;
-    const float* row = qkv + head * group * a.dim;
-    for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) {
-        const u32 g = e / width, d = e % width;
-        q[e] = g < group && d < a.dim ? rotated(a, row + g * a.dim, d, t.position) * a.scale : 0.0f;
-        result[e] = 0.0f;
-    }
-    if (threadIdx.x < QUERIES) {
-        top[threadIdx.x] = -INF;
-        total[threadIdx.x] = 0.0f;
-    }
+    Lanes l;
+    l.pieces = width / V;
+    l.lanes = 1;
+    while (l.lanes * PIECES < l.pieces) l.lanes *= 2;
+    l.keys = 32 / l.lanes, l.mine = lane % l.lanes, l.which = lane / l.lanes, l.step = warps * l.keys;
     T* ring = ring_of<T>(a, t.slot, head, 0);
     const u32 ring_size = a.capacity * width;
-    for (u32 d = threadIdx.x; d < width; d += DECODE_THREADS) {
-        const float* key = qkv + (a.heads + head) * a.dim;
-        keep_kv(own + d, d < a.dim ? rotated(a, key, d, t.position) : 0.0f);
-        keep_kv(own + width + d, d < a.dim ? key[a.kv_heads * a.dim + d] : 0.0f);
-        if (blockIdx.y == 0) {
-            T* to = ring + t.position % a.capacity * width + d;
-            to[0] = own[d];
-            to[ring_size] = own[width + d];
-        }
-    }
-    __syncthreads();
-    // Lanes share a key: one 16-byte piece each, or PIECES of them.
-    const u32 pieces = width / V;
-    u32 lanes = 1;
-    while (lanes * PIECES < pieces) lanes *= 2;
-    const u32 keys = 32 / lanes, mine = lane % lanes, which = lane / lanes;
-    float mq[QUERIES][PIECES][V];
-#pragma unroll
-    for (int g = 0; g < QUERIES; g++)
-#pragma unroll
-        for (int p = 0; p < PIECES; p++)
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                const u32 piece = mine + p * lanes;
-                mq[g][p][v] = piece < pieces ? q[g * width + piece * V + v] : 0.0f;
-            }
-    const uint4 none = {0, 0, 0, 0};
-    const uint4* own_pieces = reinterpret_cast<const uint4*>(own);
     const uint4* k_ring = reinterpret_cast<const uint4*>(ring);
     const uint4* v_ring = reinterpret_cast<const uint4*>(ring + ring_size);
-    const u32 step = DECODE_WARPS * keys;
-    for (u32 part = blockIdx.y; part < parts; part += a.splits) {
-        const u32 first = t.first + part * PART, n = min((u32)PART, t.end - first), start = first % a.capacity;
+    const uint4* own_key = reinterpret_cast<const uint4*>(own);
+    const uint4* own_value = own_key + l.pieces;
+    const u32 begin = warp * l.keys;
+    if (!short_part || blockIdx.y < parts) {
+        u32 part = short_part ? blockIdx.y : 0;
+        u32 first = t.first + part * PART, n = min((u32)PART, t.end - first), start = first % a.capacity;
         // The row's own place, if it is in this part.
-        const u32 self = t.end - 1 - first;
-        for (u32 i0 = warp * keys; i0 < n; i0 += AHEAD * step) {
-            uint4 raw[AHEAD][PIECES];
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const u32 i = i0 + u * step + which;
-                const u32 place = start + i < a.capacity ? start + i : start + i - a.capacity;
-#pragma unroll
-                for (int p = 0; p < PIECES; p++) {
-                    const u32 piece = mine + p * lanes;
-                    if (i >= n || piece >= pieces) raw[u][p] = none;
-                    else raw[u][p] = i == self ? own_pieces[piece] : k_ring[place * pieces + piece];
-                }
+        u32 self = t.end - 1 - first;
+        uint4 keys[AHEAD][PIECES], values[AHEAD][PIECES];
+        part_rows<PIECES, AHEAD>(keys, k_ring, l, a.capacity, start, n, self, begin);
+        if (short_part) part_rows<PIECES, AHEAD>(values, v_ring, l, a.capacity, start, n, self, begin);
+        const float* qkv = at<const float>(a.qkv) + (u64)t.row * a.qkv_stride;
+        const float* row = qkv + head * group * a.dim;
+        const float* key = qkv + (a.heads + head) * a.dim;
+        if (a.query_norm) {
+            for (u32 h = warp; h <= group; h += warps) {
+                const float* x = h < group ? row + h * a.dim : key;
+                float sum = 0.0f;
+                for (u32 d = lane; d < a.dim; d += 32) sum += x[d] * x[d];
+                sum = warp_sum(sum);
+                if (lane == 0) scales[h] = rsqrtf(sum / a.dim + a.eps);
             }
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const u32 i = i0 + u * step + which;
-                float sum[QUERIES] = {};
-#pragma unroll
-                for (int p = 0; p < PIECES; p++) {
-                    float x[V];
-                    unpack16(raw[u][p], x, T());
-#pragma unroll
-                    for (int g = 0; g < QUERIES; g++)
-#pragma unroll
-                        for (int v = 0; v < V; v++) sum[g] += x[v] * mq[g][p][v];
-                }
-#pragma unroll
-                for (int g = 0; g < QUERIES; g++) {
-                    for (u32 m = lanes / 2; m > 0; m /= 2) sum[g] += __shfl_xor_sync(FULL, sum[g], m);
-                    if (mine == 0 && i < n) weights[g * PART + i] = sum[g];
-                }
+            __syncthreads();
+        }
+        for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
+            const u32 g = e / width, d = e % width;
+            const HeadRow x = {row + g * a.dim, at<const float>(a.query_norm), scales[g]};
+            q[e] = g < group && d < a.dim ? rotated(a, x, d, t.position) * a.scale : 0.0f;
+            result[e] = 0.0f;
+        }
+        if (threadIdx.x < QUERIES) {
+            top[threadIdx.x] = -INF;
+            total[threadIdx.x] = 0.0f;
+        }
+        const HeadRow own_row = {key, at<const float>(a.key_norm), scales[group]};
+        for (u32 d = threadIdx.x; d < width; d += threads) {
+            keep_kv(own + d, d < a.dim ? rotated(a, own_row, d, t.position) : 0.0f);
+            keep_kv(own + width + d, d < a.dim ? key[a.kv_heads * a.dim + d] : 0.0f);
+            if (blockIdx.y == 0) {
+                T* to = ring + t.position % a.capacity * width + d;
+                to[0] = own[d];
+                to[ring_size] = own[width + d];
             }
         }
         __syncthreads();
-        for (u32 g = warp; g < QUERIES; g += DECODE_WARPS) {
-            float most = -INF, sum = 0.0f;
-            for (u32 i = lane; i < n; i += 32) most = fmaxf(most, weights[g * PART + i]);
-            most = warp_max(most);
-            for (u32 i = lane; i < n; i += 32) {
-                const float w = expf(weights[g * PART + i] - most);
-                weights[g * PART + i] = w;
-                sum += w;
-            }
-            sum = warp_sum(sum);
-            if (lane == 0) {
-                tops[g] = most;
-                totals[g] = sum;
-            }
-        }
-        __syncthreads();
-        float acc[QUERIES][PIECES][V] = {};
-        for (u32 i0 = warp * keys; i0 < n; i0 += AHEAD * step) {
-            uint4 raw[AHEAD][PIECES];
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const u32 i = i0 + u * step + which;
-                const u32 place = start + i < a.capacity ? start + i : start + i - a.capacity;
-#pragma unroll
-                for (int p = 0; p < PIECES; p++) {
-                    const u32 piece = mine + p * lanes;
-                    if (i >= n || piece >= pieces) raw[u][p] = none;
-                    else raw[u][p] = i == self ? own_pieces[pieces + piece] : v_ring[place * pieces + piece];
-                }
-            }
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const u32 i = i0 + u * step + which;
-#pragma unroll
-                for (int p = 0; p < PIECES; p++) {
-                    float x[V];
-                    unpack16(raw[u][p], x, T());
-#pragma unroll
-                    for (int g = 0; g < QUERIES; g++) {
-                        const float w = i < n ? weights[g * PART + i] : 0.0f;
-#pragma unroll
-                        for (int v = 0; v < V; v++) acc[g][p][v] += w * x[v];
-                    }
-                }
-            }
-        }
+        float mq[QUERIES][PIECES][V];
 #pragma unroll
         for (int g = 0; g < QUERIES; g++)
 #pragma unroll
             for (int p = 0; p < PIECES; p++)
 #pragma unroll
                 for (int v = 0; v < V; v++) {
-                    for (u32 m = lanes; m < 32; m *= 2) acc[g][p][v] += __shfl_xor_sync(FULL, acc[g][p][v], m);
-                    const u32 piece = mine + p * lanes;
-                    if (which == 0 && piece < pieces)
-                        sums[(warp * QUERIES + g) * width + piece * V + v] = acc[g][p][v];
+                    const u32 piece = l.mine + p * l.lanes;
+                    mq[g][p][v] = piece < l.pieces ? q[g * width + piece * V + v] : 0.0f;
                 }
-        __syncthreads();
-        for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) {
-            const u32 g = e / width;
-            float sum = 0.0f;
-            for (u32 w = 0; w < DECODE_WARPS; w++) sum += sums[w * QUERIES * width + e];
-            if (a.splits > 1) {
-                result[e] = sum;
-            } else {
+        while (true) {
+            for (u32 i0 = begin; i0 < n; i0 += AHEAD * l.step) {
+                if (i0 != begin) part_rows<PIECES, AHEAD>(keys, k_ring, l, a.capacity, start, n, self, i0);
+                part_own<PIECES, AHEAD>(keys, own_key, l, self, i0);
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    const u32 i = i0 + u * l.step + l.which;
+                    float sum[QUERIES] = {};
+#pragma unroll
+                    for (int p = 0; p < PIECES; p++) {
+                        float x[V];
+                        unpack16(keys[u][p], x, T());
+#pragma unroll
+                        for (int g = 0; g < QUERIES; g++)
+#pragma unroll
+                            for (int v = 0; v < V; v++) sum[g] += x[v] * mq[g][p][v];
+                    }
+#pragma unroll
+                    for (int g = 0; g < QUERIES; g++) {
+                        for (u32 m = l.lanes / 2; m > 0; m /= 2) sum[g] += __shfl_xor_sync(FULL, sum[g], m);
+                        if (l.mine == 0 && i < n) weights[g * PART + i] = sum[g];
+                    }
+                }
+            }
+            if (!short_part) part_rows<PIECES, AHEAD>(values, v_ring, l, a.capacity, start, n, self, begin);
+            __syncthreads();
+            for (u32 g = warp; g < QUERIES; g += warps) {
+                float most = -INF, sum = 0.0f;
+                for (u32 i = lane; i < n; i += 32) most = fmaxf(most, weights[g * PART + i]);
+                most = warp_max(most);
+                for (u32 i = lane; i < n; i += 32) {
+                    const float w = expf(weights[g * PART + i] - most);
+                    weights[g * PART + i] = w;
+                    sum += w;
+                }
+                sum = warp_sum(sum);
+                if (lane == 0) {
+                    tops[g] = most;
+                    totals[g] = sum;
+                }
+            }
+            __syncthreads();
+            float acc[QUERIES][PIECES][V] = {};
+            for (u32 i0 = begin; i0 < n; i0 += AHEAD * l.step) {
+                if (i0 != begin) part_rows<PIECES, AHEAD>(values, v_ring, l, a.capacity, start, n, self, i0);
+                part_own<PIECES, AHEAD>(values, own_value, l, self, i0);
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    const u32 i = i0 + u * l.step + l.which;
+#pragma unroll
+                    for (int p = 0; p < PIECES; p++) {
+                        float x[V];
+                        unpack16(values[u][p], x, T());
+#pragma unroll
+                        for (int g = 0; g < QUERIES; g++) {
+                            const float w = i < n ? weights[g * PART + i] : 0.0f;
+#pragma unroll
+                            for (int v = 0; v < V; v++) acc[g][p][v] += w * x[v];
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int g = 0; g < QUERIES; g++)
+#pragma unroll
+                for (int p = 0; p < PIECES; p++)
+#pragma unroll
+                    for (int v = 0; v < V; v++) {
+                        for (u32 m = l.lanes; m < 32; m *= 2) acc[g][p][v] += __shfl_xor_sync(FULL, acc[g][p][v], m);
+                        const u32 piece = l.mine + p * l.lanes;
+                        if (l.which == 0 && piece < l.pieces)
+                            sums[(warp * QUERIES + g) * width + piece * V + v] = acc[g][p][v];
+                    }
+            // The next part's keys, while this one's are summed up.
+            const bool more = !short_part && part + 1 < parts;
+            if (more) {
+                part++;
+                first = t.first + part * PART, n = min((u32)PART, t.end - first), start = first % a.capacity;
+                self = t.end - 1 - first;
+                part_rows<PIECES, AHEAD>(keys, k_ring, l, a.capacity, start, n, self, begin);
+            }
+            __syncthreads();
+            for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
+                const u32 g = e / width;
+                float sum = 0.0f;
+                for (u32 w = 0; w < warps; w++) sum += sums[w * QUERIES * width + e];
                 float old_scale, part_scale;
                 merge_weights(top[g], tops[g], &old_scale, &part_scale);
                 result[e] = result[e] * old_scale + sum * part_scale;
             }
-        }
-        __syncthreads();
-        if (threadIdx.x < QUERIES) {
-            const u32 g = threadIdx.x;
-            float old_scale, part_scale;
-            merge_weights(top[g], tops[g], &old_scale, &part_scale);
-            total[g] = total[g] * old_scale + totals[g] * part_scale;
-            top[g] = fmaxf(top[g], tops[g]);
-        }
-        __syncthreads();
-    }
-    if (a.splits > 1) {
-        // [block][part][QUERIES][width + 2]: values, maximum, sum.
-        const u32 record = QUERIES * (width + 2);
-        float* partials = at<float>(a.partials) + (u64)blockIdx.x * a.splits * record;
-        if (blockIdx.y < parts) {
-            float* to = partials + blockIdx.y * record;
-            for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) to[e] = result[e];
-            if (threadIdx.x < QUERIES) {
-                to[QUERIES * width + threadIdx.x] = top[threadIdx.x];
-                to[QUERIES * width + QUERIES + threadIdx.x] = total[threadIdx.x];
-            }
-        }
-        __threadfence();
-        __syncthreads();
-        u32* counter = at<u32>(a.counters) + blockIdx.x;
-        if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == a.splits - 1;
-        __syncthreads();
-        if (!last) return;
-        if (threadIdx.x == 0) *counter = 0;
-        __threadfence();
-        if (threadIdx.x < QUERIES) {
-            top[threadIdx.x] = -INF;
-            total[threadIdx.x] = 0.0f;
-        }
-        for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) result[e] = 0.0f;
-        __syncthreads();
-        for (u32 part = 0; part < parts; part++) {
-            const volatile float* from = partials + part * record;
-            for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) {
-                const u32 g = e / width;
-                float old_scale, part_scale;
-                merge_weights(top[g], from[QUERIES * width + g], &old_scale, &part_scale);
-                result[e] = result[e] * old_scale + from[e] * part_scale;
-            }
             __syncthreads();
             if (threadIdx.x < QUERIES) {
                 const u32 g = threadIdx.x;
-                const float part_top = from[QUERIES * width + g];
                 float old_scale, part_scale;
-                merge_weights(top[g], part_top, &old_scale, &part_scale);
-                total[g] = total[g] * old_scale + from[QUERIES * width + QUERIES + g] * part_scale;
-                top[g] = fmaxf(top[g], part_top);
+                merge_weights(top[g], tops[g], &old_scale, &part_scale);
+                total[g] = total[g] * old_scale + totals[g] * part_scale;
+                top[g] = fmaxf(top[g], tops[g]);
             }
             __syncthreads();
+            if (!more) break;
         }
     }
-    float* out = at<float>(a.out) + (u64)t.row * a.out_stride + head * group * a.dim;
-    for (u32 e = threadIdx.x; e < QUERIES * width; e += DECODE_THREADS) {
+    const u32 column = head * group * a.dim;
+    if (!short_part || a.splits == 1) {
+        for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
+            const u32 g = e / width, d = e % width;
+            if (g < group && d < a.dim) put_attended(a, t.row, column + g * a.dim + d, result[e] / total[g]);
+        }
+        return;
+    }
+    // [block][part][QUERIES][width + 2]: values, maximum, sum.
+    const u32 record = QUERIES * (width + 2);
+    float* partials = at<float>(a.partials) + (u64)blockIdx.x * a.splits * record;
+    if (blockIdx.y < parts) {
+        float* to = partials + blockIdx.y * record;
+        for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) to[e] = result[e];
+        if (threadIdx.x < QUERIES) {
+            to[QUERIES * width + threadIdx.x] = top[threadIdx.x];
+            to[QUERIES * width + QUERIES + threadIdx.x] = total[threadIdx.x];
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    u32* counter = at<u32>(a.counters) + blockIdx.x;
+    if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == a.splits - 1;
+    __syncthreads();
+    if (!last) return;
+    if (threadIdx.x == 0) *counter = 0;
+    __threadfence();
+    const volatile float* from = partials;
+    for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
         const u32 g = e / width, d = e % width;
-        if (g < group && d < a.dim) out[g * a.dim + d] = result[e] / total[g];
+        if (g >= group || d >= a.dim) continue;
+        float most = -INF, sum = 0.0f, value = 0.0f;
+        for (u32 p = 0; p < parts; p++) most = fmaxf(most, from[p * record + QUERIES * width + g]);
+#pragma unroll 4
+        for (u32 p = 0; p < parts; p++) {
+            const float scale = expf(from[p * record + QUERIES * width + g] - most);
+            sum += from[p * record + QUERIES * width + QUERIES + g] * scale;
+            value += from[p * record + e] * scale;
+        }
+        put_attended(a, t.row, column + g * a.dim + d, value / sum);
     }
 }
 
-template <class T, int PIECES, int QUERIES, int AHEAD> DEV void decode_rows(const AttendArgs& a) {
-    if (a.splits > 1) decode_parts<T, PIECES, QUERIES, AHEAD, SHORT_PART>(a);
-    else decode_parts<T, PIECES, QUERIES, AHEAD, LONG_PART>(a);
-}
-
-KERNEL(decode_f32, AttendArgs, DECODE_THREADS) { decode_rows<float, 2, 1, 4>(a); }
-KERNEL(decode_bf16, AttendArgs, DECODE_THREADS) { decode_rows<bf16, 1, 1, 8>(a); }
-KERNEL(decode_group_f32, AttendArgs, DECODE_THREADS) { decode_rows<float, 2, 4, 2>(a); }
-KERNEL(decode_group_bf16, AttendArgs, DECODE_THREADS) { decode_rows<bf16, 1, 4, 4>(a); }
+// Many rows, a block for all parts of one.
+KERNEL_DENSE(decode_f32, AttendArgs, 128, 5) { decode_parts<float, 2, 1, 4, LONG_PART>(a); }
+KERNEL_DENSE(decode_bf16, AttendArgs, 128, 5) { decode_parts<bf16, 1, 1, 8, LONG_PART>(a); }
+KERNEL_DENSE(decode_pair_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 2, 8, LONG_PART>(a); }
+KERNEL_DENSE(decode_group_f32, AttendArgs, 128, 4) { decode_parts<float, 2, 4, 2, LONG_PART>(a); }
+KERNEL_DENSE(decode_group_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 4, 4, LONG_PART>(a); }
+// Few rows, a block for each part.
+KERNEL_DENSE(decode_few_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 1, 4, SHORT_PART>(a); }
+KERNEL_DENSE(decode_few_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 1, 4, SHORT_PART>(a); }
+KERNEL_DENSE(decode_few_pair_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 2, 4, SHORT_PART>(a); }
+KERNEL_DENSE(decode_few_group_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 4, 2, SHORT_PART>(a); }
+KERNEL_DENSE(decode_few_group_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 4, 4, SHORT_PART>(a); }

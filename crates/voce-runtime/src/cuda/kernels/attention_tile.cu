@@ -330,11 +330,9 @@ template <class T> DEV void tile_rows(const AttendArgs& a) {
     }
     if (share == 0) totals[i] = total;
     __syncthreads();
-    float* out = at<float>(a.out);
     sums.each(width, [&](u32 query, u32 d, float sum) {
         if (query < queries && d < a.dim)
-            out[(u64)(t.row + query / group) * a.out_stride + (from_head + query % group) * a.dim + d] =
-                sum / totals[query];
+            put_attended(a, t.row + query / group, (from_head + query % group) * a.dim + d, sum / totals[query]);
     });
 }
 

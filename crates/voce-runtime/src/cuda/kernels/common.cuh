@@ -11,17 +11,21 @@ typedef signed char i8;
 #ifdef VOCE_EMULATED
 #define DEV static inline
 #define KERNEL(name, Args, threads) void name(const Args a)
-#define KERNEL_AHEAD(name, Args, threads) void name(const Args a)
+#define KERNEL_AHEAD(name, Args, threads, blocks) void name(const Args a)
+#define KERNEL_DENSE(name, Args, threads, blocks) void name(const Args a)
 #define SHARED(type, name) type* name = static_cast<type*>(emulator::shared())
 #define CONSTANT static const
 #else
 #define DEV static __device__ __forceinline__
 // The launch of a kernel is set up while the one before it runs: each lets the next one start, and waits for those before
-// it to be done. KERNEL_AHEAD leaves both to the kernel, which may first ask for what no other kernel writes.
-#define KERNEL_AHEAD(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
-#define KERNEL(name, Args, threads)                 \
+// it to be done. KERNEL_AHEAD leaves both to the kernel, which may first ask for what no other kernel writes. `blocks` is how
+// many fit on a multiprocessor: a kernel with too many registers neither fills it nor leaves room for the next one's start.
+#define KERNEL_AHEAD(name, Args, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Args a)
+#define KERNEL(name, Args, threads) KERNEL_DENSE(name, Args, threads, 1)
+#define KERNEL_DENSE(name, Args, threads, blocks)   \
     DEV void name##_body(const Args& a);            \
-    KERNEL_AHEAD(name, Args, threads) {             \
+    KERNEL_AHEAD(name, Args, threads, blocks) {     \
         dependents_may_start();                     \
         wait_for_others();                          \
         name##_body(a);                             \
@@ -60,6 +64,13 @@ DEV void dependents_may_start() {
 DEV void wait_for_others() {
 #if !defined(VOCE_EMULATED) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Asks for what will be read soon.
+DEV void prefetch(u64 address) {
+#ifndef VOCE_EMULATED
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
 }
 

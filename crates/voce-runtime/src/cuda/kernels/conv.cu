@@ -270,7 +270,7 @@ struct DepthwiseArgs {
     Stream stream;
     Norm norm;
     u64 kernel, bias, out;
-    u32 rows, taps, act, out_stride;
+    u32 rows, taps, act, out_stride, narrow, pad;
 };
 
 // One block per output row, so that a norm can follow. Bound by reads of rows that the cache holds for their
@@ -341,9 +341,11 @@ KERNEL(depthwise4, DepthwiseArgs, 256) {
         m.scale = rsqrtf(block_sum(mine ? b * b + c * c + d * d + e * e : 0.0f, scratch) / s.width + a.norm.eps);
         if (mine) sum = apply_norm4(a.norm, m, sum, weight, row, i);
     }
-    if (mine)
-        *at<float4>(a.out + 4 * ((u64)row * a.out_stride + i)) = {activate(a.act, sum.x), activate(a.act, sum.y),
-                                                                  activate(a.act, sum.z), activate(a.act, sum.w)};
+    if (!mine) return;
+    sum = {activate(a.act, sum.x), activate(a.act, sum.y), activate(a.act, sum.z), activate(a.act, sum.w)};
+    const u64 place = (u64)row * a.out_stride + i;
+    if (a.narrow) *at<uint2>(a.out + 2 * place) = {narrow2(sum.x, sum.y), narrow2(sum.z, sum.w)};
+    else *at<float4>(a.out + 4 * place) = sum;
 }
 
 struct SubsampleArgs {

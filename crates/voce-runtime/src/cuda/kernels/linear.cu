@@ -161,9 +161,6 @@ struct LinearArgs {
     u32 x_stride, rows, k, n, w_stride, pad;
 };
 
-// Rows that share a pass over the weights.
-#define FEW_ROWS 8
-
 // Rows in shared memory are in groups: the first four values of all pieces, then the next four, so that lanes which
 // have neighbouring pieces read neighbouring values.
 DEV float4 row_four(const float* x, u32 stride, u32 groups, u32 group, u32 piece) {
@@ -197,18 +194,20 @@ template <int FORMAT, int ROWS> DEV void dot_piece(const uint4 w, const float* x
     }
 }
 
-// Four-value pieces of a row that a thread holds while sums are taken: rows of up to 4096 values.
+// Four-value pieces of a row that a thread holds while sums are taken: rows of up to 2048 values where there are few
+// registers, else of 4096.
+#define ONE_HELD 2
 #define FEW_HELD 4
 // Pieces of the first output that a lane asks for before it waits for anything.
 #define FEW_AHEAD 4
 
 // The moments of a row whose values the block's threads hold, with one meeting of the block: sums of what is left of
 // the row's first value.
-DEV Moments held_moments(const Norm& n, const float4 (&v)[FEW_HELD], float shift, u32 k, float2* scratch) {
+template <int HELD> DEV Moments held_moments(const Norm& n, const float4 (&v)[HELD], float shift, u32 k, float2* scratch) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     float sum = 0.0f, squares = 0.0f;
 #pragma unroll
-    for (int h = 0; h < FEW_HELD; h++) {
+    for (int h = 0; h < HELD; h++) {
         if (4 * (threadIdx.x + h * blockDim.x) >= k) continue;
         const float a = v[h].x - shift, b = v[h].y - shift, c = v[h].z - shift, d = v[h].w - shift;
         sum += a + b + c + d;
@@ -233,18 +232,18 @@ DEV Moments held_moments(const Norm& n, const float4 (&v)[FEW_HELD], float shift
 }
 
 // A row to its place in shared memory, normed; all of a thread's values are asked for at once.
-template <int GROUPS> DEV void few_row(const LinearArgs& a, u32 row, float* x, float2* scratch) {
+template <int GROUPS, int HELD> DEV void few_row(const LinearArgs& a, u32 row, float* x, float2* scratch) {
     const u32 k = a.k, stride = a.w_stride, pieces = stride / 4;
     const float* from = at<const float>(a.x) + (u64)row * a.x_stride;
     const bool sums = a.norm.kind == NORM_LAYER || a.norm.kind == NORM_RMS;
     const bool fours = k % 4 == 0 && ((u64)from) % 16 == 0;
     const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (fours && (!sums || k <= 4 * FEW_HELD * blockDim.x)) {
-        for (u32 base = 0; base < pieces; base += FEW_HELD * blockDim.x) {
-            float4 v[FEW_HELD], w[FEW_HELD];
+    if (fours && (!sums || k <= 4 * HELD * blockDim.x)) {
+        for (u32 base = 0; base < pieces; base += HELD * blockDim.x) {
+            float4 v[HELD], w[HELD];
             const float shift = a.norm.kind == NORM_LAYER ? from[0] : 0.0f;
 #pragma unroll
-            for (int h = 0; h < FEW_HELD; h++) {
+            for (int h = 0; h < HELD; h++) {
                 const u32 i = 4 * (base + threadIdx.x + h * blockDim.x);
                 v[h] = i < k ? *reinterpret_cast<const float4*>(from + i) : none;
                 w[h] = none;
@@ -255,7 +254,7 @@ template <int GROUPS> DEV void few_row(const LinearArgs& a, u32 row, float* x, f
             Moments m = {0.0f, 1.0f};
             if (sums) m = held_moments(a.norm, v, shift, k, scratch);
 #pragma unroll
-            for (int h = 0; h < FEW_HELD; h++) {
+            for (int h = 0; h < HELD; h++) {
                 const u32 piece = base + threadIdx.x + h * blockDim.x, i = 4 * piece;
                 if (piece >= pieces) continue;
                 float4 y = v[h];
@@ -283,27 +282,39 @@ template <int GROUPS> DEV void few_row(const LinearArgs& a, u32 row, float* x, f
     }
 }
 
-// Up to ROWS rows: normed once per block into shared memory, then a warp per output over 16-byte pieces. The first
-// weights are on their way before the rows are there.
-template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, u32 first) {
+// The first weights of a warp's first output, which need nothing that other kernels write.
+template <int FORMAT> DEV void few_ahead(const LinearArgs& a, uint4 (&ahead)[FEW_AHEAD]) {
+    const u32 groups = FORMAT == OPERAND_F32 ? 1 : FORMAT == OPERAND_BF16 ? 2 : 4;
+    const u64 bytes = FORMAT == OPERAND_F32 ? 4 : FORMAT == OPERAND_BF16 ? 2 : 1;
+    const u32 lane = threadIdx.x % 32, pieces = a.w_stride / (4 * groups);
+    const u32 begin = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (begin >= a.n) return;
+    const uint4* w = at<const uint4>(a.w + (u64)begin * a.w_stride * bytes);
+#pragma unroll
+    for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(lane + 32 * j, pieces - 1));
+    // The rest of it and the next output come to the cache meanwhile, in lines of 128 bytes.
+    const u64 row = a.w_stride * bytes, first = a.w + begin * row;
+    const u64 second = begin + gridDim.x * (blockDim.x / 32) < a.n ? first + gridDim.x * (blockDim.x / 32) * row : 0;
+    for (u64 line = 128 * lane; line < row; line += 128 * 32) {
+        if (line >= 16 * 32 * FEW_AHEAD) prefetch(first + line);
+        if (second) prefetch(second + line);
+    }
+}
+
+// Up to ROWS rows: normed once per block into shared memory, then a warp per output over 16-byte pieces. `ahead` is what
+// `few_ahead` asked for.
+template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, uint4 (&ahead)[FEW_AHEAD]) {
     const int groups = FORMAT == OPERAND_F32 ? 1 : FORMAT == OPERAND_BF16 ? 2 : 4;
     const u64 bytes = FORMAT == OPERAND_F32 ? 4 : FORMAT == OPERAND_BF16 ? 2 : 1;
     SHARED(float, x);
     __shared__ float2 scratch[ROWS][32];
     const u32 stride = a.w_stride, pieces = stride / (4 * groups);
-    const u32 rows = min((u32)ROWS, a.rows - first);
+    const u32 rows = min((u32)ROWS, a.rows);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const u32 begin = blockIdx.x * warps + warp;
-    uint4 ahead[FEW_AHEAD];
-    if (begin < a.n) {
-        const uint4* w = at<const uint4>(a.w + (u64)begin * stride * bytes);
-#pragma unroll
-        for (u32 j = 0; j < FEW_AHEAD; j++) ahead[j] = __ldg(w + min(lane + 32 * j, pieces - 1));
-    }
-    dependents_may_start();
-    wait_for_others();
+    if (blockIdx.x * warps >= a.n) return;
 #pragma unroll 1
-    for (u32 r = 0; r < ROWS; r++) few_row<groups>(a, first + min(r, rows - 1), x + r * stride, scratch[r]);
+    for (u32 r = 0; r < ROWS; r++) few_row<groups, ROWS <= 2 ? ONE_HELD : FEW_HELD>(a, min(r, rows - 1), x + r * stride, scratch[r]);
     __syncthreads();
     for (u32 i = begin; i < a.n; i += gridDim.x * warps) {
         const uint4* w = at<const uint4>(a.w + (u64)i * stride * bytes);
@@ -332,20 +343,26 @@ template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, u32 fi
         for (int r = 0; r < ROWS; r++) {
             float v = warp_sum(sum[r]);
             if (FORMAT == OPERAND_INT8) v *= at<const float>(a.scales)[i];
-            if (lane == 0 && (u32)r < rows) put(a.store, first + r, i, v);
+            if (lane == 0 && (u32)r < rows) put(a.store, r, i, v);
         }
     }
 }
 
-template <int FORMAT> DEV void linear_any(const LinearArgs& a) {
-    const u32 first = blockIdx.y * FEW_ROWS;
-    const u32 rows = min((u32)FEW_ROWS, a.rows - first);
-    if (rows == 1) linear_rows<FORMAT, 1>(a, first);
-    else if (rows == 2) linear_rows<FORMAT, 2>(a, first);
-    else if (rows <= 4) linear_rows<FORMAT, 4>(a, first);
-    else linear_rows<FORMAT, 8>(a, first);
+// MANY is whether there may be more rows than two: those need registers that one row's kernel is better without.
+template <int FORMAT, bool MANY> DEV void linear_any(const LinearArgs& a) {
+    uint4 ahead[FEW_AHEAD];
+    few_ahead<FORMAT>(a, ahead);
+    dependents_may_start();
+    wait_for_others();
+    if (MANY && a.rows > 4) linear_rows<FORMAT, 8>(a, ahead);
+    else if (MANY) linear_rows<FORMAT, 4>(a, ahead);
+    else if (a.rows == 1) linear_rows<FORMAT, 1>(a, ahead);
+    else linear_rows<FORMAT, 2>(a, ahead);
 }
 
-KERNEL_AHEAD(linear_f32, LinearArgs, 256) { linear_any<OPERAND_F32>(a); }
-KERNEL_AHEAD(linear_bf16, LinearArgs, 256) { linear_any<OPERAND_BF16>(a); }
-KERNEL_AHEAD(linear_int8, LinearArgs, 256) { linear_any<OPERAND_INT8>(a); }
+KERNEL_AHEAD(linear_f32, LinearArgs, 256, 2) { linear_any<OPERAND_F32, true>(a); }
+KERNEL_AHEAD(linear_bf16, LinearArgs, 256, 2) { linear_any<OPERAND_BF16, true>(a); }
+KERNEL_AHEAD(linear_int8, LinearArgs, 256, 2) { linear_any<OPERAND_INT8, true>(a); }
+KERNEL_AHEAD(linear_one_f32, LinearArgs, 256, 4) { linear_any<OPERAND_F32, false>(a); }
+KERNEL_AHEAD(linear_one_bf16, LinearArgs, 256, 4) { linear_any<OPERAND_BF16, false>(a); }
+KERNEL_AHEAD(linear_one_int8, LinearArgs, 256, 4) { linear_any<OPERAND_INT8, false>(a); }

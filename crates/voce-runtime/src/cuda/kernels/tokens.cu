@@ -24,7 +24,7 @@ struct EmbedArgs {
 
 // Sums of rows, in the order of the parts: blocks (slot, share of the columns). Bound by the latency of one load,
 // as all parts' are under way at once, or by memory.
-KERNEL(embed, EmbedArgs, 128) {
+KERNEL(embed, EmbedArgs, 256) {
     const u32 i = 2 * (blockIdx.y * blockDim.x + threadIdx.x);
     if (i >= a.dim) return;
     const u32* tokens = at<const u32>(a.tokens) + (u64)at<const u32>(a.slots)[blockIdx.x] * a.columns;
