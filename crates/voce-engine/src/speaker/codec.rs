@@ -92,7 +92,7 @@ impl CodecStage {
         pulse: Arc<Pulse>,
         faults: Faults,
     ) -> Self {
-        let state = decoder.state(slots, slots.max(GROUP));
+        let state = decoder.state_for(slots, slots.max(GROUP), GROUP);
         Self {
             state,
             slots: (0..slots).map(|_| None).collect(),

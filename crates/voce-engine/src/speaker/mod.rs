@@ -52,6 +52,9 @@ const AHEAD_STEPS: usize = 8;
 const AHEAD_SECONDS: usize = 20;
 /// Threads by default at most: more only wait for each other.
 const DEFAULT_THREADS: usize = 4;
+/// Chunks side by side at most, on a CPU and on a device.
+const MAX_SLOTS: usize = 256;
+const MAX_DEVICE_SLOTS: usize = 1024;
 /// Chunks side by side by default.
 const DEFAULT_SLOTS: usize = 8;
 
@@ -213,7 +216,8 @@ impl Speaker {
     ) -> Result<Self, EngineError> {
         let place = Place::new(options.device.as_ref(), options.isa)?;
         let loader = place.loader(loader);
-        let slots = options.slots.clamp(1, 256);
+        let most = if place.device.is_some() { MAX_DEVICE_SLOTS } else { MAX_SLOTS };
+        let slots = options.slots.clamp(1, most);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         // The stages of a device each have a queue of their own there.
         let beside = (threads > 1 || place.device.is_some())

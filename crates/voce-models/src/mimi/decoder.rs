@@ -46,6 +46,7 @@ pub struct MimiDecoderState {
     /// Samples of the last call.
     made: usize,
     max_frames: usize,
+    slot_frames: usize,
 }
 
 impl MimiDecoder {
@@ -102,10 +103,16 @@ impl MimiDecoder {
 
     /// State for `slots` streams, with up to `max_frames` frames in one call over all of them.
     pub fn state(&self, slots: usize, max_frames: usize) -> MimiDecoderState {
+        self.state_for(slots, max_frames, max_frames)
+    }
+
+    /// As [`MimiDecoder::state`], with up to `slot_frames` of one slot in a call: what a slot keeps grows with it.
+    pub fn state_for(&self, slots: usize, max_frames: usize, slot_frames: usize) -> MimiDecoderState {
         let s = self.config.decoder_seanet();
         let t = self.config.decoder_transformer();
         let rows = max_frames * self.steps;
-        let shape = TransformerShape { slots, rows, rows_per_slot: rows, positions: 0 };
+        let rows_per_slot = slot_frames * self.steps;
+        let shape = TransformerShape { slots, rows, rows_per_slot, positions: 0 };
         MimiDecoderState {
             latents: Buffer::new(max_frames, self.latent_dim()),
             projected: Buffer::new(max_frames, s.dimension),
@@ -123,6 +130,7 @@ impl MimiDecoder {
             audio: Vec::with_capacity(max_frames * self.frame_size()),
             made: 0,
             max_frames,
+            slot_frames,
         }
     }
 
@@ -182,6 +190,7 @@ impl MimiDecoder {
     ) {
         let frames: usize = spans.iter().map(|s| s.rows).sum();
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
+        assert!(spans.iter().all(|s| s.rows <= state.slot_frames), "{} frames a slot", state.slot_frames);
         let rows = frames * self.steps;
         state.made = frames * self.frame_size();
         state.audio.clear();
@@ -212,18 +221,19 @@ impl MimiDecoder {
         };
         watch.show(exec, Stage::Transformer, x, rows);
         let [low, high] = &mut state.seanet;
+        let frame_rows = self.seanet[0].rows(self.steps);
+        if exec.device().is_some() {
+            // A device wants all rows there are, and where they are.
+            watch.each(Stage::Seanet, |w| self.seanet[0].run_from(exec, Some(x), &state.spans, low, w));
+            high.grow(&self.seanet[1], state.max_frames * frame_rows);
+            state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
+            let low = low.output();
+            watch.each(Stage::Seanet, |w| self.seanet[1].run_from(exec, Some(low), &state.spans, high, w));
+            return;
+        }
         exec.copy_head(x, 0, low.input(), rows);
         watch.each(Stage::Seanet, |w| self.seanet[0].run(exec, &state.spans, low, w));
         let low = low.output();
-        let frame_rows = self.seanet[0].rows(self.steps);
-        if exec.device().is_some() {
-            // A device wants all rows there are.
-            high.grow(&self.seanet[1], state.max_frames * frame_rows);
-            exec.copy_head(low, 0, high.input(), frames * frame_rows);
-            state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);
-            watch.each(Stage::Seanet, |w| self.seanet[1].run(exec, &state.spans, high, w));
-            return;
-        }
         let mut frame = 0;
         for s in spans {
             for _ in 0..s.rows {

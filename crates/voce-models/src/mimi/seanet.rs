@@ -104,7 +104,19 @@ impl Seanet {
     }
 
     /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`].
-    pub(super) fn run(&self, exec: &mut Exec, spans: &[Span], state: &mut SeanetState, mut watch: Watch<'_>) {
+    pub(super) fn run(&self, exec: &mut Exec, spans: &[Span], state: &mut SeanetState, watch: Watch<'_>) {
+        self.run_from(exec, None, spans, state, watch);
+    }
+
+    /// As [`Seanet::run`], over rows that are elsewhere; the first stage is a convolution.
+    pub(super) fn run_from(
+        &self,
+        exec: &mut Exec,
+        mut from: Option<&Buffer>,
+        spans: &[Span],
+        state: &mut SeanetState,
+        mut watch: Watch<'_>,
+    ) {
         let SeanetState { convs, buffers, hidden, made, at_made, spans: now } = state;
         now.clear();
         now.extend_from_slice(spans);
@@ -118,14 +130,14 @@ impl Seanet {
             match stage {
                 Stage::Conv(pre, c) => {
                     let [x, out] = pair(buffers, at);
-                    let x = kept.as_ref().unwrap_or(x);
+                    let x = from.take().or(kept.as_ref()).unwrap_or(x);
                     c.run(exec, x, ConvIo { spans: now, pre: *pre, add: false }, &mut convs[0], out);
                     now.iter_mut().for_each(|s| s.rows /= c.config().stride);
                     at += 1;
                 }
                 Stage::Up(c, ratio) => {
                     let [x, out] = pair(buffers, at);
-                    let x = kept.as_ref().unwrap_or(x);
+                    let x = from.take().or(kept.as_ref()).unwrap_or(x);
                     let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
                     c.run(exec, x, io, &mut convs[0], out);
                     now.iter_mut().for_each(|s| s.rows *= ratio);

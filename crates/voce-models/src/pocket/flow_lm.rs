@@ -218,6 +218,8 @@ impl FlowLm {
         if !tokens.is_empty() {
             self.prefill_spans(exec, state, &tokens, &spans, None);
         }
+        // Prompts are each of their own length; the steps that follow are not, and repeat.
+        exec.begin();
     }
 
     /// One pass over tokens of several slots.

@@ -32,6 +32,19 @@ DEV StreamRow stream_row(const Stream& s, const StreamSpan& p, u32 r) {
     if (s.replicate && p.rows > 0) return {at<const float>(s.x) + (u64)p.first * s.width, s.pre};
     return {nullptr, ACT_NONE};
 }
+// Four values activated: one look at which activation it is.
+DEV float4 activate4(u32 act, const float4& v) {
+    if (act == ACT_NONE) return v;
+    if (act == ACT_ELU)
+        return {activate(ACT_ELU, v.x), activate(ACT_ELU, v.y), activate(ACT_ELU, v.z), activate(ACT_ELU, v.w)};
+    return {activate(act, v.x), activate(act, v.y), activate(act, v.z), activate(act, v.w)};
+}
+// Two values that become bf16, for which ELU may be a little less exact than `expm1f`: to a 6000th of the value.
+DEV float elu_roughly(float x) { return x > -0.03125f ? (x > 0.0f ? x : fmaf(0.5f * x, x, x)) : expf(x) - 1.0f; }
+DEV u32 activate_narrow2(u32 act, float x, float y) {
+    if (act == ACT_ELU) return narrow2(elu_roughly(x), elu_roughly(y));
+    return narrow2(activate(act, x), activate(act, y));
+}
 DEV float stream_value(const StreamRow& row, u32 i) { return row.at ? activate(row.act, row.at[i]) : 0.0f; }
 
 // Four values of the past rows that come next; `StreamArgs::keep_blocks` counts them.
@@ -45,8 +58,7 @@ DEV void stream_keep4(const Stream& s, u32 index) {
     const StreamRow r = stream_row(s, p, h + p.rows);
     float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
     if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
-    if (r.act != ACT_NONE) v = {activate(r.act, v.x), activate(r.act, v.y), activate(r.act, v.z), activate(r.act, v.w)};
-    *reinterpret_cast<float4*>(at<float>(s.past) + row * s.width + i) = v;
+    *reinterpret_cast<float4*>(at<float>(s.past) + row * s.width + i) = activate4(r.act, v);
 }
 
 // One value of the past rows that come next, or four where rows are whole fours.
@@ -70,8 +82,7 @@ DEV float4 under_taps(const Stream& s, const StreamSpan& p, const Taps& t, u32 b
     if (s.width % 4 == 0) {
         const StreamRow r = stream_row(s, p, begin + i / s.width * t.dilation);
         if (!r.at) return {0.0f, 0.0f, 0.0f, 0.0f};
-        const float4 v = *reinterpret_cast<const float4*>(r.at + i % s.width);
-        return {activate(r.act, v.x), activate(r.act, v.y), activate(r.act, v.z), activate(r.act, v.w)};
+        return activate4(r.act, *reinterpret_cast<const float4*>(r.at + i % s.width));
     }
     float part[4];
 #pragma unroll
@@ -87,8 +98,9 @@ DEV float4 under_taps(const Stream& s, const StreamSpan& p, const Taps& t, u32 b
 DEV uint4 narrow_row8(const StreamRow& r, u32 i) {
     if (!r.at) return {0, 0, 0, 0};
     const float4 v = *reinterpret_cast<const float4*>(r.at + i), w = *reinterpret_cast<const float4*>(r.at + i + 4);
-    return {narrow2(activate(r.act, v.x), activate(r.act, v.y)), narrow2(activate(r.act, v.z), activate(r.act, v.w)),
-            narrow2(activate(r.act, w.x), activate(r.act, w.y)), narrow2(activate(r.act, w.z), activate(r.act, w.w))};
+    if (r.act == ACT_NONE) return {narrow2(v.x, v.y), narrow2(v.z, v.w), narrow2(w.x, w.y), narrow2(w.z, w.w)};
+    return {activate_narrow2(r.act, v.x, v.y), activate_narrow2(r.act, v.z, v.w), activate_narrow2(r.act, w.x, w.y),
+            activate_narrow2(r.act, w.z, w.w)};
 }
 
 struct ConvArgs {
@@ -208,8 +220,7 @@ KERNEL(conv_line, ThinConvArgs, 256) {
         if (row < seen) {
             const StreamRow r = stream_row(s, p, local + row);
             if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
-            if (r.act != ACT_NONE)
-                v = {activate(r.act, v.x), activate(r.act, v.y), activate(r.act, v.z), activate(r.act, v.w)};
+            v = activate4(r.act, v);
         }
 #pragma unroll
         for (u32 tap = 0; tap < LINE_TAPS; tap++) {

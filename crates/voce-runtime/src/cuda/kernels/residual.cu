@@ -73,9 +73,9 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
                 if (r >= here) continue;
                 const float* v = d[r][j];
                 bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + i;
-                *reinterpret_cast<u32*>(to) = narrow2(activate(s.pre, v[0] + bias.x), activate(s.pre, v[1] + bias.y));
+                *reinterpret_cast<u32*>(to) = activate_narrow2(s.pre, v[0] + bias.x, v[1] + bias.y);
                 *reinterpret_cast<u32*>(to + 8 * HIDDEN_STRIDE) =
-                    narrow2(activate(s.pre, v[2] + bias.x), activate(s.pre, v[3] + bias.y));
+                    activate_narrow2(s.pre, v[2] + bias.x, v[3] + bias.y);
             }
         }
     }
