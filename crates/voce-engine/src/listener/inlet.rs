@@ -132,6 +132,11 @@ impl Inlet {
         if r.hung_up { Err(HungUp) } else { Ok(self.capacity.saturating_sub(r.len())) }
     }
 
+    /// Rows that wait for the model.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.rows).len()
+    }
+
     /// Waits until there is room.
     pub(super) fn wait_for_room(&self) -> Result<(), HungUp> {
         let mut r = lock(&self.rows);

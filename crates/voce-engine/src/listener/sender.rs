@@ -44,6 +44,11 @@ impl AudioSender {
         Ok(())
     }
 
+    /// Samples, to the nearest hop, that the model has yet to take.
+    pub fn waiting(&self) -> usize {
+        self.inlet.waiting() * MEL_HOP
+    }
+
     /// Takes as many samples as there is room for, and says how many.
     pub fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
         let mut taken = 0;

@@ -23,8 +23,12 @@ use crate::{device, embedded, interrupt, machine};
 
 /// Seconds of audio that warm caches and buffers up.
 const WARM_UP: f64 = 3.0;
-/// Seconds of audio per push: about what the streams' queues are kept ahead by.
+/// Samples per push: about what the streams' queues are kept ahead by.
 const PIECE: usize = 16_000;
+/// Chunks that wait for a device, so that it need not: live streams have no more.
+const CHUNKS_AHEAD: usize = 2;
+/// How long a feeder rests when all of its streams are ahead.
+const REST: Duration = Duration::from_micros(200);
 
 /// Runs the command.
 pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
@@ -155,7 +159,8 @@ impl Subject<'_> {
         let mut best: Option<Run> = None;
         for _ in 0..args.repeat {
             let run = hear(listener, &request, audio, case.streams, feeders)?;
-            if best.as_ref().is_none_or(|b| run.cost() < b.cost()) {
+            let cost = |r: &Run| if device.is_some() { r.wall } else { r.cpu.unwrap_or(r.wall) };
+            if best.as_ref().is_none_or(|b| cost(&run) < cost(b)) {
                 best = Some(run);
             }
         }
@@ -169,12 +174,6 @@ impl Subject<'_> {
     }
 }
 
-impl Run {
-    fn cost(&self) -> f64 {
-        self.cpu.unwrap_or(self.wall)
-    }
-}
-
 /// All streams hear the same audio at once; `feeders` threads share them.
 fn hear(
     listener: &Listener,
@@ -185,9 +184,17 @@ fn hear(
 ) -> Outcome<Run> {
     let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
     // Utterances that are heard whole are given whole. A device gets them as one batch: none ends before all are there.
-    let whole = request.chunk_ms.or(listener.info().default_chunk_ms).is_none();
-    let piece = if whole { audio.len() } else { PIECE };
-    let together = whole && listener.info().device.is_some();
+    let chunk = request.chunk_ms.or(listener.info().default_chunk_ms);
+    let on_device = listener.info().device.is_some();
+    let (piece, ahead) = match chunk {
+        None => (audio.len(), usize::MAX),
+        Some(ms) if on_device => {
+            let samples = ms as usize * listener.info().sample_rate as usize / 1000;
+            (samples.min(PIECE), CHUNKS_AHEAD * samples)
+        }
+        Some(_) => (PIECE, usize::MAX),
+    };
+    let together = chunk.is_none() && on_device;
     let unsent = AtomicIsize::new(if together { streams as isize } else { 0 });
     let unsent = &unsent;
     listener.take_stats();
@@ -198,7 +205,7 @@ fn hear(
         while !opened.is_empty() {
             let part = opened.split_off(opened.len().saturating_sub(share));
             parts.push(scope.spawn(move || {
-                let fed = feed(part, audio, piece, unsent);
+                let fed = feed(part, audio, (piece, ahead), unsent);
                 if fed.is_err() {
                     // The others do not wait for what will not come.
                     unsent.store(isize::MIN / 2, Ordering::Relaxed);
@@ -226,12 +233,12 @@ struct Fed {
     first_words: Vec<f64>,
 }
 
-/// Keeps some streams ahead with audio until they have heard it all; none is finished while others, on whatever thread,
+/// Keeps some streams `ahead` of the model until they have heard it all, a piece at a time; none is finished while others, on whatever thread,
 /// are `unsent`.
 fn feed(
     opened: Vec<(AudioSender, TranscriptStream)>,
     audio: &[f32],
-    piece: usize,
+    (piece, ahead): (usize, usize),
     unsent: &AtomicIsize,
 ) -> Outcome<Fed> {
     let together = unsent.load(Ordering::Relaxed) > 0;
@@ -244,6 +251,9 @@ fn feed(
         let mut any = false;
         for (i, slot) in senders.iter_mut().enumerate() {
             let Some(sender) = slot else { continue };
+            if sender.waiting() >= ahead {
+                continue;
+            }
             let part = &audio[sent[i]..(sent[i] + piece).min(audio.len())];
             let taken = sender.try_push(part).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] += taken;
@@ -262,7 +272,9 @@ fn feed(
         readers.iter_mut().try_for_each(|reader| drain(reader, &mut words))?;
         // All are ahead: waits for the first that is not done.
         let behind = |(i, s): &(usize, &mut Option<AudioSender>)| s.is_some() && sent[*i] < audio.len();
-        if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(behind) {
+        if !any && ahead < usize::MAX {
+            std::thread::sleep(REST);
+        } else if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(behind) {
             let end = (sent[i] + PIECE / 4).min(audio.len());
             sender.push(&audio[sent[i]..end]).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] = end;
