@@ -4,8 +4,8 @@
         --speech speech/train/transcripts.tsv --unseen speech/dev/transcripts.tsv voice-test.txt --out texts
 
 Writes long.txt (one to four sentences of a book in a row, like an audio book's cuts, and Common Voice
-sentences), short.txt (single sentences, numbers, word lists), their phonemes (long.ph) and
-tokenizer.model (511 BPE pieces). A line that shares six words in a row with a line of `--unseen` is left out.
+sentences), its phonemes (long.ph), short.txt (single sentences, numbers, word lists), nano.txt (lines of short.txt, half
+of them joined in twos and threes) and tokenizer.model (511 BPE pieces). A line that shares six words in a row with a line of `--unseen` is left out.
 """
 
 import argparse
@@ -103,6 +103,18 @@ def runs(rng: random.Random, book: list[list[str]]) -> list[str]:
     return out
 
 
+def joined(rng: random.Random, lines: list[str]) -> list[str]:
+    """The lines in another order, many of them two or three in a row, up to 36 words."""
+    lines, out = rng.sample(lines, len(lines)), []
+    while lines:
+        row = [lines.pop()]
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+            if lines and len(" ".join(row + lines[-1:]).split()) <= 36 and row[-1][-1] in ".!?":
+                row.append(lines.pop())
+        out.append(" ".join(row))
+    return out
+
+
 def grams(text: str, n: int = 6) -> set[str]:
     words = text.split()
     return {" ".join(words[i: i + n]) for i in range(len(words) - n + 1)} or {text}
@@ -151,7 +163,7 @@ def main() -> None:
     short = common[int(a.long * 0.1):][: int(a.short * 0.45)] + singles[: int(a.short * 0.35)] + lj + count[1500:] + lists[1500:]
     rng.shuffle(short)
     short = short[: a.short]
-    for name, lines in (("long", train), ("short", short)):
+    for name, lines in (("long", train), ("short", short), ("nano", joined(random.Random(26), short))):
         (a.out / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(name, len(lines), "words", sum(len(s.split()) for s in lines), flush=True)
 

@@ -3,7 +3,7 @@
     python prepare_real.py --speech speech/train --speechocean repo.git --an4 repo.git --ljspeech repo.git --out packs
 
 `--speech` is a folder with transcripts.tsv and Ogg Opus files (kept packet for packet); the others are bare
-Git repositories of the public corpora, read with `git cat-file`.
+Git repositories of the public corpora, read with `git cat-file`. A recording whose text is a line of `--unseen` is left out.
 """
 
 import argparse
@@ -68,12 +68,15 @@ def main() -> None:
     p = argparse.ArgumentParser()
     for name in ("speech", "speechocean", "an4", "ljspeech", "out"):
         p.add_argument("--" + name, type=Path, required=name == "out")
+    p.add_argument("--unseen", type=Path, nargs="*", default=[])
     p.add_argument("--rate", type=int, default=12000)
     a = p.parse_args()
+    unseen = {plain(line.split("\t")[-1]) for path in a.unseen for line in path.read_text(encoding="utf-8").splitlines()}
     a.out.mkdir(parents=True, exist_ok=True)
     lib = library()
 
     def put(name: str, items) -> None:
+        items = [item for item in items if item[3] not in unseen]
         write_pack(a.out / f"{name}.npz", items)
         print(name, len(items), f"{sum(n for _, _, n, _ in items) / RATE / 3600:.2f} h", (a.out / f"{name}.npz").stat().st_size // 1000, "kB", flush=True)
 

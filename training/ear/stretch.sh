@@ -3,15 +3,18 @@
 #
 #     stretch.sh PIECES [FOLLOW_SECONDS [END_IN_SECONDS]]
 #
-# Takes in what the folder PIECES holds (packs, texts.tar.xz, kokoro.part?? and kokoro.count, voce.xz, judge-NAME.npz, libopus.so.0), starts
+# Takes in what the folder PIECES holds (packs, texts.tar.xz, kokoro.part?? and kokoro.count, voce.xz, judge-NAME.npz, libopus.so.0, ear-?.pt and
+# meta.json to go on from), starts
 # whatever has its pieces by now and is not running, each in a session of its own, then follows the log for FOLLOW_SECONDS and
 # copies the checkpoint to $OUT once a minute. END_IN_SECONDS moves the end of training. A stopped training goes on from its checkpoint.
 # BASE: where everything lives. TRAIN, SYNTH: more options for train.py and for the speakers. KOKORO, NANO: how many processes.
+# OFFSET: Kokoro's first line. KOKORO_FOR: seconds after which Kokoro stops. MODEL: the nano-voice folder. FROM=1: wait for ear-?.pt.
 BASE=${BASE:-$HOME/ear}
 HERE=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
-mkdir -p "$BASE"/{in,packs,judges,shards,run,log}
+mkdir -p "$BASE"/{in,packs,judges,shards,run,log,from}
+[ -n "$MODEL" ] && [ ! -d "$BASE/nano-voice" ] && cp -r "$MODEL" "$BASE/nano-voice"
 [ -d "$BASE/code" ] || cp -r "$HERE" "$BASE/code"
 cd "$BASE" || exit 1
 
@@ -27,6 +30,7 @@ start() { # NAME COMMAND...: unless it runs or has finished
 
 train() {
     local more=()
+    [ -n "$FROM" ] && { [ -f "$BASE/from/ear-1.pt" ] || return; more=(--resume "$BASE/from"); }
     [ -f "$BASE/run/meta.json" ] && more=(--resume "$BASE/run")
     start train "$PYTHON" "$BASE/code/train.py" --shards "$BASE/shards" --tokenizer "$BASE/texts/tokenizer.model" --out "$BASE/run" --libopus "$BASE/in/libopus.so.0" \
         --judge "dev=$BASE/judges/dev.npz" "nano=$BASE/judges/nano.npz" $TRAIN "${more[@]}"
@@ -36,6 +40,7 @@ if [ -d "$OLDPWD/$1" ]; then
     for piece in "$OLDPWD/$1"/*; do
         name=$(basename "$piece")
         case $name in
+            ear-?.pt | meta.json) cp "$piece" from/ ;;
             judge-*.npz) cp "$piece" "judges/${name#judge-}" ;;
             *.npz) mkdir -p "packs/${name%.npz}" && cp "$piece" "packs/${name%.npz}/" ;;
             texts.tar.xz) tar -xJf "$piece" ;;
@@ -60,8 +65,8 @@ done
 if [ -f "$BASE/texts/tokenizer.model" ]; then
     train
     [ -f "$BASE/kokoro/ready" ] && start kokoro "$PYTHON" synth.py kokoro --texts "$BASE/texts" --kokoro "$BASE/kokoro" --hibari "$BASE/in" --out "$BASE/shards" \
-        --workers "${KOKORO:-8}" $SYNTH
-    [ -x "$BASE/voce" ] && start nano "$PYTHON" synth.py nano --texts "$BASE/texts" --voce "$BASE/voce" --out "$BASE/shards" --workers "${NANO:-3}" $SYNTH
+        --workers "${KOKORO:-8}" --offset "${OFFSET:-0}" --deadline $((${KOKORO_FOR:+$(date +%s) + }${KOKORO_FOR:-0})) $SYNTH
+    [ -x "$BASE/voce" ] && start nano "$PYTHON" synth.py nano --texts "$BASE/texts" --voce "$BASE/voce" --out "$BASE/shards" --workers "${NANO:-3}" ${MODEL:+--model "$BASE/nano-voice" --offset 0} $SYNTH
 fi
 cd "$BASE" || exit 1
 [ -n "$3" ] && echo $(($(date +%s) + $3)) >run/deadline.part && mv run/deadline.part run/deadline

@@ -3,11 +3,12 @@
     python synth.py packs   --packs packs --out shards --workers 4
     python synth.py kokoro  --texts texts --kokoro kokoro --hibari DIR --out shards --workers 6
     python synth.py hibari  --texts texts --hibari DIR --out shards --workers 5
-    python synth.py nano    --texts texts --voce voce --out shards --workers 2
+    python synth.py nano    --texts texts --voce voce --model nano-voice --out shards --workers 2
     python synth.py flite   --texts texts --flite DIR --out shards --workers 1
 
 Shard OUT/SOURCE/K.npz: `audio` (int16, utterances end to end), `lengths`, `texts`. What a line sounds like
-depends only on the source, the line's number and its text.
+depends only on the source, the line's number and its text. `--offset` leaves out lines that were spoken before; nano-voice
+reads nano.txt where there is one (make_texts.py joins sentences in it), else short.txt.
 """
 
 import argparse
@@ -129,9 +130,10 @@ class Nano:
         import torch
         torch.set_num_threads(1)
         self.torch, self.kernel, self.voce = torch, torch.from_numpy(filters()), str(a.voce.resolve())
+        self.model = ["-m", str(a.model.resolve())] if a.model else []
 
     def __call__(self, number: int, line: str):
-        raw = subprocess.run([self.voce, "say", line, "-o", "-", "--format", "pcm", "--threads", "1", "--seed", str(number), "-q"],
+        raw = subprocess.run([self.voce, "say", line, "-o", "-", "--format", "pcm", "--threads", "1", "--seed", str(number), "-q", *self.model],
                              capture_output=True, timeout=30).stdout
         wave = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2").astype(np.float32) / 32768
         return pcm(down(self.torch.from_numpy(wave), self.torch, self.kernel).numpy(), 1.0) if len(wave) > 4000 else None
@@ -154,12 +156,12 @@ class Flite:
 
 def speak(task) -> None:
     kind, own, a = task
-    os.nice(5)
+    os.nice(10)
     voice = {"kokoro": Kokoro, "hibari": Hibari, "nano": Nano, "flite": Flite}[kind](a)
-    name = "long" if kind == "kokoro" else "short"
+    name = "long" if kind == "kokoro" else "nano" if kind == "nano" and (a.texts / "nano.txt").exists() else "short"
     lines = (a.texts / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     order = list(range(len(lines)))
-    offset = {"kokoro": 0, "hibari": 0, "nano": len(lines) // 2, "flite": len(lines) * 3 // 4}[kind]
+    offset = a.offset if a.offset >= 0 else {"kokoro": 0, "hibari": 0, "nano": len(lines) // 2, "flite": len(lines) * 3 // 4}[kind]
     order = (order[offset:] + order[:offset])[: a.limit or None]
     out = a.out / kind
     failed = 0
@@ -205,12 +207,13 @@ def unpack(task) -> None:
 def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("kind", choices=["packs", "kokoro", "hibari", "nano", "flite"])
-    for name in ("texts", "packs", "kokoro", "hibari", "voce", "flite"):
+    for name in ("texts", "packs", "kokoro", "hibari", "voce", "model", "flite"):
         p.add_argument("--" + name, type=Path)
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--libopus")
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--limit", type=int, default=0, help="stop after this many lines")
+    p.add_argument("--offset", type=int, default=-1, help="the line to begin with (each source has its own)")
     p.add_argument("--deadline", type=float, default=0, help="stop at this Unix time")
     p.add_argument("--full", action="store_true", help="Kokoro in float32")
     a = p.parse_args()

@@ -41,6 +41,7 @@ class Trainer:
         self.a, self.device, self.cuda = a, device, device.type == "cuda"
         torch.manual_seed(a.seed)
         self.rng = np.random.default_rng(a.seed + a.skip)
+        self.weights = WEIGHTS | {n: (float(w), float(w)) for n, w in (x.split("=") for x in a.weights)}
         self.samples = int(a.seconds * RATE) // HOP * HOP
         self.sound = Sound(device, self.samples)
         self.sp = sentencepiece.SentencePieceProcessor(model_file=str(a.tokenizer))
@@ -112,7 +113,7 @@ class Trainer:
         first, length, token_first, token_count, flat, members = self.tables
         rng, b, a = self.rng, self.a.batch, self.a
         names = list(members)
-        weight = np.array([(WEIGHTS[n][0] + (WEIGHTS[n][1] - WEIGHTS[n][0]) * self.part) * min(1.0, len(members[n]) / ENOUGH) for n in names])
+        weight = np.array([(self.weights[n][0] + (self.weights[n][1] - self.weights[n][0]) * self.part) * min(1.0, len(members[n]) / ENOUGH) for n in names])
         out = np.zeros((b, 3 * SEGMENTS + 5 + a.labels), np.int64)
         drawn = rng.choice(len(names), (b, SEGMENTS + 1), p=weight / weight.sum())
         pick = np.zeros((b, SEGMENTS + 1), np.int64)
@@ -126,7 +127,7 @@ class Trainer:
         used, labels = np.zeros(b, np.int64), np.zeros(b, np.int64)
         end = np.zeros(b, np.int64)
         row_tokens = out[:, 3 * SEGMENTS + 5:]
-        alone = rng.random(b) < 0.35
+        alone = rng.random(b) < a.alone
         for k in range(SEGMENTS + 1):
             u = pick[:, k]
             n = np.ceil(length[u] / speed).astype(np.int64)
@@ -515,6 +516,7 @@ def main() -> None:
     p.add_argument("--ramp", type=int, default=2500, help="steps until the changes of sound are at full strength and CTC's weight is down from 1 to --side")
     p.add_argument("--strength", type=float, default=0.8, help="part of the rows that are changed in the end")
     p.add_argument("--hold", type=float, default=0.3, help="part of the time before the rate falls")
+    p.add_argument("--weights", nargs="*", default=[], help="SOURCE=DRAWS, in place of WEIGHTS")
     p.add_argument("--late", action="store_true", help="the mix of the end from the start")
     p.add_argument("--decay", type=float, default=0.02)
     p.add_argument("--clip", type=float, default=1.5, help="times the usual norm of the gradient")
@@ -526,6 +528,7 @@ def main() -> None:
     p.add_argument("--compile", action="store_true", help="compilation on a CPU too")
     p.add_argument("--look", type=int, default=50, help="steps between looks at the clock and the loss")
     p.add_argument("--steps", type=int, default=0, help="stop after so many steps (for a check)")
+    p.add_argument("--alone", type=float, default=0.35, help="part of the rows that hold one utterance")
     p.add_argument("--seed", type=int, default=6)
     p.add_argument("--skip", type=int, default=0, help="added to the seed of the draws")
     a = p.parse_args()

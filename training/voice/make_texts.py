@@ -6,7 +6,8 @@
 Writes train.txt, dev.txt and test.txt (one raw sentence a line, shuffled with a fixed seed) and
 tokenizer.model (SentencePiece unigram over the train sentences in their model form).
 `--second DIR` writes a further train.txt there (new book sentences, new word lists and numbers, a
-part of the Common Voice sentences again) with the same tokenizer, for a last stretch of training.
+part of the Common Voice sentences again) with the same tokenizer, for a last stretch of training; `--third DIR` one
+more, with the LJ Speech sentences again, still other book sentences, and every word of the lexicon in lists.
 """
 
 import argparse
@@ -96,7 +97,7 @@ def pairs_of(sentences: list[str], most: int) -> list[str]:
     return [f"{x} {y}" for x, y in zip(short[:most], short[most: 2 * most])]
 
 
-def second_list(out: Path, first: list[str], unseen: set[str], common: list[str], books: list[list[str]], words: list[str]) -> None:
+def second_list(out: Path, first: list[str], unseen: set[str], common: list[str], books: list[list[str]], words: list[str]) -> list[str]:
     rng, old, new = random.Random(66), set(first), []
     for book in books:
         book = [s for s in dict.fromkeys(book) if s not in old and keep(s, 2, 30)]
@@ -114,6 +115,26 @@ def second_list(out: Path, first: list[str], unseen: set[str], common: list[str]
     out.mkdir(parents=True, exist_ok=True)
     (out / "train.txt").write_text("\n".join(new) + "\n", encoding="utf-8")
     print("second list", len(new))
+    return new
+
+
+def third_list(out: Path, before: list[str], unseen: set[str], common: list[str], lj: list[str], books: list[list[str]], words: list[str]) -> None:
+    rng, old, new = random.Random(666), set(before), []
+    for book in books:
+        book = [s for s in dict.fromkeys(book) if s not in old and keep(s, 4, 30)]
+        rng.shuffle(book)
+        new += book[:3000]
+    rng.shuffle(new)
+    common, words = sorted(common), sorted(words)
+    rng.shuffle(common)
+    rng.shuffle(words)
+    lists, _ = word_lists(rng, words, 20000)
+    new = sorted(lj) + common[:32000] + new[:34000] + lists + pairs_of(common, 2500) + numbers(rng, 3500)
+    new = [s for s in new if usable(model_text(s)) and model_text(s) not in unseen]
+    rng.shuffle(new)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "train.txt").write_text("\n".join(new) + "\n", encoding="utf-8")
+    print("third list", len(new))
 
 
 def main() -> None:
@@ -124,6 +145,7 @@ def main() -> None:
     arguments.add_argument("--lexicon", type=Path, required=True)
     arguments.add_argument("--out", type=Path, required=True)
     arguments.add_argument("--second", type=Path)
+    arguments.add_argument("--third", type=Path, help="with --second")
     arguments.add_argument("--book-sentences", type=int, default=60000)
     arguments.add_argument("--vocabulary", type=int, default=2000)
     a = arguments.parse_args()
@@ -179,8 +201,11 @@ def main() -> None:
     )
     corpus.unlink()
     if a.second:
-        second_list(a.second, train, unseen, common, books, words)
+        second = second_list(a.second, train, unseen, common, books, words)
         shutil.copy(a.out / "tokenizer.model", a.second / "tokenizer.model")
+        if a.third:
+            third_list(a.third, train + second, unseen, common, lj, books, words)
+            shutil.copy(a.out / "tokenizer.model", a.third / "tokenizer.model")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,35 @@ def adam(parameters, device: torch.device, betas: tuple[float, float], decay: fl
     return optimiser, rate
 
 
+class Muon:
+    """Momentum whose step is made orthogonal (five Newton-Schulz turns), for the inner matrices; it can be captured.
+
+    The step is scaled to the size of one of Adam's, so both follow one rate. Matrices of one shape go through together.
+    """
+
+    def __init__(self, parameters, rate: torch.Tensor, momentum: float = 0.95, decay: float = 0.01):
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+        self.groups: dict[tuple, list] = {}
+        for p in parameters:
+            self.groups.setdefault(tuple(p.shape), []).append(p)
+        self.moments = {shape: torch.zeros(len(ps), *shape, device=ps[0].device) for shape, ps in self.groups.items()}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for shape, ps in self.groups.items():
+            grads, moments = torch.stack([p.grad for p in ps]), self.moments[shape]
+            moments.lerp_(grads, 1 - self.momentum)
+            x = grads.lerp(moments, self.momentum)
+            x = x.mT if shape[0] > shape[1] else x
+            x = (x / (x.norm(dim=(1, 2), keepdim=True) + 1e-12)).to(torch.bfloat16)
+            for _ in range(5):
+                square = x @ x.mT
+                x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+            x = (x.mT if shape[0] > shape[1] else x).float() * (0.2 * max(shape) ** 0.5)
+            for p, step in zip(ps, x):
+                p.mul_(1 - self.rate * self.decay).sub_(step * self.rate)
+
+
 def packed(state: dict) -> dict:
     """Optimiser moments in bfloat16, for small checkpoints."""
     return {k: v.to(torch.bfloat16) if torch.is_tensor(v) and v.is_floating_point() and v.numel() > 64 else v for k, v in state.items()}

@@ -25,11 +25,12 @@ import yaml
 from torch.nn import functional as F
 
 from model import FRAME, LATENT, Encoder, FlowLM, energy_score
-from stream import Stream, adam, graph, packed
+from stream import Muon, Stream, adam, graph, packed
 from text import model_text
 
 HERE = Path(__file__).parent
 SHAPES = [(28, 56, 384), (46, 100, 216), (112, 240, 80)]  # tokens, frames, rows
+SHORT = SHAPES[:2] + [(76, 160, 128)]  # without very long rows
 ONE_SHAPE = [(72, 160, 112)]  # for short runs: a third of the compilation, no very long rows
 VARIANTS = 3  # the plain segmentation and two drawn ones
 
@@ -37,7 +38,7 @@ VARIANTS = 3  # the plain segmentation and two drawn ones
 class Trainer:
     def __init__(self, a, device: torch.device):
         self.a, self.device = a, device
-        self.shapes = [(n, t, max(1, int(b * a.scale))) for n, t, b in (ONE_SHAPE if a.one_shape else SHAPES)]
+        self.shapes = [(n, t, max(1, int(b * a.scale))) for n, t, b in (ONE_SHAPE if a.one_shape else SHORT if a.short else SHAPES)]
         torch.manual_seed(a.seed)
         random.seed(a.seed)
         config = yaml.safe_load((HERE / "config.yaml").read_text())
@@ -46,10 +47,13 @@ class Trainer:
             self.lm.load_state_dict(torch.load(a.resume / "lm.pt", map_location=device))
         self.average = copy.deepcopy(self.lm)
         self.live, self.averaged = [p.data for p in self.lm.parameters()], [p.data for p in self.average.parameters()]
-        self.optimiser, self.rate = adam(list(self.lm.parameters()), device, (0.9, 0.98), 0.01)
+        inner = [p for n, p in self.lm.named_parameters() if a.muon and p.dim() == 2 and n.startswith(("transformer.", "flow_net.res_blocks."))]
+        self.adam_part = [p for p in self.lm.parameters() if not any(p is q for q in inner)]
+        self.optimiser, self.rate = adam(self.adam_part, device, (0.9, 0.98), 0.01)
+        self.muon = Muon(inner, self.rate)
         if a.resume and (a.resume / "lm-state.pt").exists():
             moments = torch.load(a.resume / "lm-state.pt", map_location=device)
-            for p, state in zip(self.lm.parameters(), moments):
+            for p, state in zip(self.adam_part, moments):
                 self.optimiser.state[p] = {k: v.float() for k, v in state.items()}
         self.log = torch.zeros(3, device=device)
         self.steps = 0
@@ -58,7 +62,7 @@ class Trainer:
         a = self.a
         if (a.texts / "tokens.npz").exists():
             with np.load(a.texts / "tokens.npz") as saved:
-                self.token_count, flat = saved["count"], saved["flat"].astype(np.int32)
+                self.token_count, flat = saved["count"].astype(np.int64), saved["flat"].astype(np.int32)
             self.place_tokens(flat)
             return
         sp = sentencepiece.SentencePieceProcessor(model_file=str(a.texts / "tokenizer.model"))
@@ -166,6 +170,7 @@ class Trainer:
             p.grad = g.contiguous()
         norm = torch.nn.utils.clip_grad_norm_(self.lm.parameters(), 1.0)
         self.optimiser.step()
+        self.muon.step()
         with torch.no_grad():
             torch._foreach_lerp_(self.averaged, self.live, self.a.average)
             self.log.copy_(torch.stack([score.detach(), ending.detach(), norm.detach()]))
@@ -210,7 +215,7 @@ class Trainer:
 
     def save(self) -> None:
         put(self.a.out / "lm.pt", self.average.state_dict())
-        put(self.a.out / "lm-state.pt", [packed(self.optimiser.state[p]) for p in self.lm.parameters()])
+        put(self.a.out / "lm-state.pt", [packed(self.optimiser.state[p]) for p in self.adam_part])
 
     def run(self) -> None:
         a = self.a
@@ -232,8 +237,9 @@ class Trainer:
         if a.deadline:
             a.total = a.deadline - began
         self.encoder.load_state_dict(torch.load(a.out / "encoder.pt", map_location=self.device))
-        while not self.known:
+        while not self.known or self.stream.total < a.first_hours * 45000:
             self.take_in()
+            time.sleep(0.2)
         sizes = [len(m) for m in self.members]
         print(f"[{time.time() - began:6.0f}s] {self.known} utterances, {self.stream.total / 45000:.1f} h, shapes {sizes}", flush=True)
         history, to_predict = [], sorted(a.predict_at)
@@ -306,8 +312,11 @@ def main() -> None:
     p.add_argument("--own-from", type=float, default=0.1, help="part of the time after which its own draws are fed back (-1: at once)")
     p.add_argument("--predict-at", type=float, nargs="*", default=[0.5, 0.98])
     p.add_argument("--take-in", type=float, default=60, help="seconds between looks for new shards")
+    p.add_argument("--first-hours", type=float, default=0, help="sound to wait for before the first step")
     p.add_argument("--deadline", type=float, default=0, help="end at this Unix time instead of after --total")
     p.add_argument("--one-shape", action="store_true")
+    p.add_argument("--short", action="store_true", help="leave out rows above 160 frames or 76 tokens")
+    p.add_argument("--muon", action="store_true", help="orthogonal steps for the inner matrices")
     p.add_argument("--end-weight", type=float, default=1.0)
     p.add_argument("--average", type=float, default=0.001)
     p.add_argument("--rate", type=float, default=2e-3)

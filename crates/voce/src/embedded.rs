@@ -48,7 +48,7 @@ static MODELS: [Embedded; 2] = [
         language: "english",
         licence: "MIT OR Apache-2.0",
         data: "352 h of synthetic speech (hibari-tts, Apache-2.0) of free texts",
-        quality: "4.9 % word error rate by Whisper base on 100 unseen sentences, DNSMOS 3.13",
+        quality: "4.8 % word error rate by Whisper base on 100 unseen sentences, DNSMOS 3.17",
         files: files!("nano-voice": "config.yaml", "model.safetensors", "tokenizer.model", "voice.safetensors", "MODEL_CARD.md"),
     },
     Embedded {
@@ -56,8 +56,8 @@ static MODELS: [Embedded; 2] = [
         family: Family::FastConformer,
         language: "english",
         licence: "MIT OR Apache-2.0",
-        data: "11.3 h of recorded speech (LibriSpeech, speechocean762, AN4, LJ Speech) and 104.6 h of synthetic speech (Kokoro-82M, nano-voice)",
-        quality: "17.8 % word error rate on read speech of unseen speakers (LibriSpeech) at 560 ms, 7.2 % on nano-voice",
+        data: "11.4 h of recorded speech (LibriSpeech, speechocean762, AN4, LJ Speech) and 104.6 h of synthetic speech (Kokoro-82M, nano-voice)",
+        quality: "17.8 % word error rate on read speech of unseen speakers (LibriSpeech) at 560 ms, 6.2 % on nano-voice",
         files: files!(
             "nano-ear": "config.json", "processor_config.json", "model.safetensors", "tokenizer.json",
             "tokenizer_config.json", "MODEL_CARD.md",
