@@ -5,7 +5,7 @@ mod suite;
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
     Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Matrix, ResidualOp,
-    Span, UpsampleOp, reference,
+    RowNorm, Span, UpsampleOp, reference,
 };
 
 #[test]
@@ -256,6 +256,46 @@ fn depthwise_convolution_agrees_and_does_not_depend_on_the_cuts() {
                     assert!(error(out.row(r), &want) < 1e-5, "{name} row {}", at + r);
                 }
                 at += rows;
+            }
+        }
+    });
+}
+
+#[test]
+fn many_rows_of_a_depthwise_convolution_are_as_few_of_them() {
+    each_exec(|exec, name| {
+        let mut rng = Rng(59);
+        for taps in [9, 7] {
+            let channels = 48;
+            let (kernel, bias) = (rng.vector(taps * channels), rng.vector(channels));
+            let (scale, shift) = (rng.vector(channels), rng.vector(channels));
+            let spec = ConvStateSpec { slots: 4, history: taps - 1, channels, replicate: false };
+            let spans = [(2, 5), (0, 40), (3, 1), (1, 60)].map(|(slot, rows)| Span { slot, rows });
+            let total = spans.iter().map(|s| s.rows).sum();
+            let mut run = |x: &Buffer, spans: &[Span], state: &mut ConvState| {
+                let rows = spans.iter().map(|s| s.rows).sum();
+                let mut out = Buffer::new(rows, channels);
+                let norm = Some(RowNorm { weight: &scale, bias: Some(&shift), eps: 1e-5 });
+                let (kernel, bias, act) = (&kernel, Some(&bias), Activation::Silu);
+                let op = DepthwiseOp { x, spans, kernel, bias, ahead: 0, norm, act };
+                exec.depthwise(&op, state, &mut out);
+                exec.fetch(&mut out, rows);
+                out
+            };
+            let (mut together, mut alone) = (ConvState::new(spec), ConvState::new(spec));
+            for _ in 0..2 {
+                let x = rng.buffer(total, channels);
+                let all = run(&x, &spans, &mut together);
+                let mut at = 0;
+                for span in spans {
+                    let mut part = Buffer::new(span.rows, channels);
+                    (0..span.rows).for_each(|r| part.row_mut(r).copy_from_slice(x.row(at + r)));
+                    let own = run(&part, &[span], &mut alone);
+                    for r in 0..span.rows {
+                        assert_eq!(all.row(at + r), own.row(r), "{name} slot {} row {r}", span.slot);
+                    }
+                    at += span.rows;
+                }
             }
         }
     });

@@ -33,8 +33,9 @@ struct Share<'a> {
 }
 
 impl DeviceMel {
-    /// A front end of a model; `threads` may copy samples.
-    pub(super) fn new(config: &MelConfig, threads: usize) -> Result<Self, RuntimeError> {
+    /// A front end of a model.
+    pub(super) fn new(config: &MelConfig) -> Result<Self, RuntimeError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from) / 2;
         let tables = tables(config);
         Ok(Self {
             filters: MelFilters::new(tables.window().to_vec(), MEL_HOP, MEL_FFT, LOG_GUARD, tables.bands()),

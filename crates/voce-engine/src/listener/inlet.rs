@@ -159,6 +159,13 @@ impl Inlet {
         Poll::Pending
     }
 
+    /// Makes room for what so many samples will give, as far as the queue may grow.
+    pub(super) fn expect(&self, samples: usize) {
+        let mut r = lock(&self.rows);
+        let rows = (samples / MEL_HOP).min(self.capacity.saturating_sub(r.len()));
+        r.values.reserve(self.layout.values(rows));
+    }
+
     /// Adds rows that `samples` samples gave; the first of a part bring what all of them share.
     pub(super) fn push(&self, values: &[f32], rows: usize, samples: usize) {
         let mut r = lock(&self.rows);

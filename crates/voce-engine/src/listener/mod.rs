@@ -257,7 +257,7 @@ impl Listener {
         let stats = Arc::<Mutex<ListenerStats>>::default();
         let (requests, taken) = sync_channel(slots);
         let pulse = Pulse::new(Duration::from_millis(u64::from(frame_ms)));
-        let front = place.device.as_ref().map(|_| DeviceMel::new(&config.mel, threads)).transpose()?;
+        let front = place.device.as_ref().map(|_| DeviceMel::new(&config.mel)).transpose()?;
         let thread = ModelThread {
             model: model.clone(),
             state: Some(state),

@@ -52,6 +52,9 @@ impl AudioSender {
     /// Takes as many samples as there is room for, and says how many.
     pub fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
         let mut taken = 0;
+        if samples.len() > PIECE {
+            self.inlet.expect(samples.len());
+        }
         while taken < samples.len() {
             let room = self.inlet.room()?.saturating_mul(MEL_HOP).min(PIECE);
             let piece = &samples[taken..(taken + room).min(samples.len())];

@@ -93,6 +93,13 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// Adds all of another's, which is empty afterwards.
+    pub fn append(&mut self, other: &mut Self) {
+        self.labels.append(&mut other.labels);
+        self.from.append(&mut other.from);
+        self.to.append(&mut other.to);
+    }
+
     /// Adds one.
     pub fn push(&mut self, label: u32, from: usize, to: usize) {
         self.labels.push(label);

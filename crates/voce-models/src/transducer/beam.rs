@@ -4,8 +4,9 @@
 //! keeps the frames that others have still to pass: so the result does not depend on how frames are cut into
 //! steps.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use voce_runtime::pool::Pool;
 use voce_runtime::{AddReluOp, Buffer, Candidate, Exec, Span};
 
 use super::decoder::Transducer;
@@ -15,7 +16,12 @@ use super::prune::{Held, LANES, NOTHING};
 use super::search::{Search, padded};
 use super::state::{Beam, Kind, SearchState};
 use super::{Pruning, SearchOptions};
-use crate::fastconformer::grow;
+use crate::fastconformer::{Moves, grow};
+
+/// Beams from which several threads take them on, where a device has done the rest.
+const SHARED: usize = 256;
+/// Threads that do at most.
+const THREADS: usize = 8;
 
 /// A stream within a step.
 #[derive(Clone, Copy, Debug)]
@@ -43,13 +49,31 @@ pub(super) struct BeamScratch {
     frames: Vec<usize>,
     /// For each hypothesis of each run: its row of the joint, if it has one.
     rows: Vec<Option<usize>>,
-    extensions: Vec<Extension>,
-    next: Vec<Hyp>,
     round: usize,
-    labels: Vec<(f32, u32)>,
+    workers: Vec<Worker>,
+    pool: Option<Pool>,
     staging: Staging,
     /// Whether a stream of the step needs all logits and not only the best.
     wants_logits: bool,
+}
+
+/// What a thread works in, and the labels that it wants predictors to be fed.
+#[derive(Default)]
+struct Worker {
+    extensions: Vec<Extension>,
+    next: Vec<Hyp>,
+    labels: Vec<(f32, u32)>,
+    biased: Vec<f32>,
+    moves: Moves,
+}
+
+/// Some of the runs: their states, of which the first has the number `offset`, and where their hypotheses begin among all.
+struct Share<'a, S> {
+    runs: &'a [Run],
+    states: &'a mut [S],
+    offset: usize,
+    first: usize,
+    worker: &'a mut Worker,
 }
 
 /// What is put into rows of frames before a step: frames that were saved, and new ones.
@@ -76,7 +100,7 @@ impl Run {
 
 impl Search {
     /// Takes the frames of every stream that has a beam; with `flush` to their very end.
-    pub(super) fn beams<S: AsMut<SearchState>>(
+    pub(super) fn beams<S: AsMut<SearchState> + Send>(
         &mut self,
         exec: &mut Exec,
         t: &Transducer,
@@ -86,37 +110,35 @@ impl Search {
         flush: bool,
     ) {
         let mut s = std::mem::take(&mut self.beam);
-        let mut biased = std::mem::take(&mut self.biased);
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
+            let shared = s.runs.len() >= SHARED && exec.device().is_some();
+            if shared && s.pool.is_none() {
+                let threads = std::thread::available_parallelism().map_or(1, usize::from) / 2;
+                s.pool = Pool::new(threads.clamp(1, THREADS)).ok();
+            }
+            let mut pool = if shared { s.pool.take() } else { None };
+            let mut workers = std::mem::take(&mut s.workers);
+            workers.resize_with(workers.len().max(pool.as_ref().map_or(1, Pool::threads)), Worker::default);
             while self.look_at_beams(exec, t, states, &mut s) {
-                let mut first = 0;
                 s.round += 1;
-                for run in &s.runs {
-                    let state = states[run.index].as_mut();
-                    let SearchState { options, stable, kind, .. } = state;
-                    let Kind::Beam(beam) = kind else { continue };
-                    let rows = first..first + beam.hyps.len();
-                    first = rows.end;
-                    if run.rests(&beam.hyps) {
-                        continue;
+                let shares = share_out(&s.runs, states, &mut workers, pool.as_ref().map_or(1, Pool::threads));
+                let (this, scratch) = (&*self, &s);
+                match &mut pool {
+                    Some(pool) => {
+                        let shares: Vec<_> =
+                            shares.into_iter().map(|share| Mutex::new(Some(share))).collect();
+                        pool.run(|id| {
+                            let share = shares.get(id).and_then(|s| s.lock().ok()?.take());
+                            share.into_iter().for_each(|share| this.go_on(t, scratch, share));
+                        });
                     }
-                    s.extensions.clear();
-                    for (i, row) in rows.enumerate() {
-                        let looked = s.rows[row].map(|row| self.looked(t, row, options));
-                        let (out, labels) = (&mut s.extensions, &mut s.labels);
-                        extend(options, t, &beam.hyps[i], i, looked, out, labels, &mut biased);
-                    }
-                    s.next.clear();
-                    beam.choose(options, t, stable, &s.extensions, &mut s.next);
-                    let lanes = &s.lanes[run.lane..];
-                    beam.assign_lanes(lanes, s.round, &mut s.next, &mut self.moves);
-                    std::mem::swap(&mut beam.hyps, &mut s.next);
-                    if beam.tree.nodes.len() > TIDY {
-                        beam.settle(stable);
-                    }
+                    None => shares.into_iter().for_each(|share| this.go_on(t, scratch, share)),
                 }
+                workers.iter_mut().for_each(|w| self.moves.append(&mut w.moves));
                 self.predict(exec, t);
             }
+            s.workers = workers;
+            s.pool = pool.or(s.pool);
             for run in &s.runs {
                 let SearchState { stable, kind, .. } = states[run.index].as_mut();
                 if let Kind::Beam(beam) = kind {
@@ -126,8 +148,35 @@ impl Search {
                 }
             }
         }
-        self.biased = biased;
         self.beam = s;
+    }
+
+    /// Gives every hypothesis of a share one more label or blank, after what the joint said.
+    fn go_on<S: AsMut<SearchState>>(&self, t: &Transducer, s: &BeamScratch, share: Share<'_, S>) {
+        let Share { runs, states, offset, mut first, worker } = share;
+        let Worker { extensions, next, labels, biased, moves } = worker;
+        for run in runs {
+            let state = states[run.index - offset].as_mut();
+            let SearchState { options, stable, kind, .. } = state;
+            let Kind::Beam(beam) = kind else { continue };
+            let rows = first..first + beam.hyps.len();
+            first = rows.end;
+            if run.rests(&beam.hyps) {
+                continue;
+            }
+            extensions.clear();
+            for (i, row) in rows.enumerate() {
+                let looked = s.rows[row].map(|row| self.looked(t, row, options));
+                extend(options, t, &beam.hyps[i], i, looked, extensions, labels, biased);
+            }
+            next.clear();
+            beam.choose(options, t, stable, extensions, next);
+            beam.assign_lanes(&s.lanes[run.lane..], s.round, next, moves);
+            std::mem::swap(&mut beam.hyps, next);
+            if beam.tree.nodes.len() > TIDY {
+                beam.settle(stable);
+            }
+        }
     }
 
     /// Lays out lanes and frames of all beams. False if there are none.
@@ -268,6 +317,31 @@ impl Search {
             blank: self.blank as usize,
         }
     }
+}
+
+/// Cuts runs into as many stretches as there are threads, each with its states.
+fn share_out<'a, S: AsMut<SearchState>>(
+    runs: &'a [Run],
+    states: &'a mut [S],
+    workers: &'a mut [Worker],
+    threads: usize,
+) -> Vec<Share<'a, S>> {
+    let mut shares = Vec::with_capacity(threads);
+    let (mut rest, mut offset, mut first) = (states, 0, 0);
+    let pieces = runs.chunks(runs.len().div_ceil(threads).max(1));
+    for (runs, worker) in pieces.zip(workers) {
+        let end = runs.last().map_or(offset, |run| run.index + 1);
+        let (states, others) = rest.split_at_mut(end - offset);
+        let mut hyps = 0;
+        for run in runs {
+            if let Kind::Beam(beam) = &states[run.index - offset].as_mut().kind {
+                hyps += beam.hyps.len();
+            }
+        }
+        shares.push(Share { runs, states, offset, first, worker });
+        (rest, offset, first) = (others, end, first + hyps);
+    }
+    shares
 }
 
 impl Beam {

@@ -129,7 +129,7 @@ impl Search {
 
     /// Takes all rows of `frames`, which [`Decoder::project`] made: those of span i, one span after the other,
     /// belong to state i. (A span's slot is not looked at.)
-    pub fn step<S: AsMut<SearchState>>(
+    pub fn step<S: AsMut<SearchState> + Send>(
         &mut self,
         exec: &mut Exec,
         decoder: &Decoder,
@@ -151,7 +151,12 @@ impl Search {
 
     /// Lets beams come to the end of the frames they have, as if the stream ended there: for the end of an
     /// utterance. Then [`SearchState::finish`] has the whole of it. Greedy searches need no flush.
-    pub fn flush<S: AsMut<SearchState>>(&mut self, exec: &mut Exec, decoder: &Decoder, states: &mut [S]) {
+    pub fn flush<S: AsMut<SearchState> + Send>(
+        &mut self,
+        exec: &mut Exec,
+        decoder: &Decoder,
+        states: &mut [S],
+    ) {
         if let DecoderHead::Transducer(t) = &decoder.head {
             let none = Buffer::new(0, decoder.frame_width());
             let spans = vec![Span { slot: 0, rows: 0 }; states.len()];

@@ -122,6 +122,15 @@ DEV float block_max(float x, float* scratch) {
 
 DEV float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
+// For what becomes bf16: within some units of the last place of f32.
+DEV float sigmoid_roughly(float x) {
+#ifdef VOCE_EMULATED
+    return sigmoid(x);
+#else
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+#endif
+}
+
 DEV float activate(u32 act, float x) {
     switch (act) {
         case ACT_RELU: return fmaxf(x, 0.0f);
@@ -135,6 +144,8 @@ DEV float activate(u32 act, float x) {
         default: return x;
     }
 }
+
+DEV float activate_roughly(u32 act, float x) { return act == ACT_SILU ? x * sigmoid_roughly(x) : activate(act, x); }
 
 // What happens to rows before a product. Addresses that are 0 stand for parameters that are not there.
 #define NORM_NONE 0

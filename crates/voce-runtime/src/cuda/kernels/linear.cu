@@ -82,12 +82,12 @@ KERNEL(narrow_rows, NarrowArgs, 256) {
         }
         const float g[8] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = v[j] * sigmoid(v[j]) * g[j];
+        for (int j = 0; j < 8; j++) v[j] = v[j] * sigmoid_roughly(v[j]) * g[j];
     } else if (a.norm.kind == NORM_ACT) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             if (a.norm.bias) v[j] += at<const float>(a.norm.bias)[i + j];
-            v[j] = activate(a.norm.act, v[j]);
+            v[j] = activate_roughly(a.norm.act, v[j]);
         }
     }
     *at<uint4>(a.out + 2 * ((u64)row * a.out_stride + i)) = {narrow2(v[0], v[1]), narrow2(v[2], v[3]), narrow2(v[4], v[5]),
