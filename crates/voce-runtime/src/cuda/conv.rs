@@ -31,8 +31,6 @@ struct TapsArgs {
     pad: u32,
 }
 
-/// Rows that a block of a depthwise convolution takes one after the other, where there are many.
-const DEPTHWISE_ROWS: u32 = 8;
 /// Taps up to which a row's values are all asked for at once, and bins that a thread takes: as in `conv.cu`.
 const DEPTHWISE_TAPS: u32 = 9;
 const SUBSAMPLE_BINS: usize = 8;
@@ -97,7 +95,7 @@ pub(crate) struct DepthwiseArgs {
     act: u32,
     out_stride: u32,
     narrow: u32,
-    each: u32,
+    pad: u32,
 }
 
 /// Arguments of `subsample`.
@@ -263,9 +261,6 @@ impl Cuda {
         let taps = (op.kernel.len() / op.x.cols()) as u32;
         let fours = stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && taps <= DEPTHWISE_TAPS;
         let fours = fours && out_stride.is_multiple_of(4);
-        // Neighbours share rows; more than there are blocks for at once go to a block together.
-        let many = rows as u32 > DEPTHWISE_ROWS * 2 * self.device().info().processors;
-        let each = if fours && many { DEPTHWISE_ROWS } else { 1 };
         let args = DepthwiseArgs {
             stream,
             norm,
@@ -277,10 +272,9 @@ impl Cuda {
             act: activation(op.act),
             out_stride,
             narrow: u32::from(fours && Self::keeps_narrow(out, rows)),
-            each,
+            pad: 0,
         };
-        let blocks = (rows as u32).div_ceil(each) + stream.keep_blocks();
-        let shape = Shape { grid: [blocks, 1, 1], block: THREADS, shared: 0 };
+        let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
         let kernel = if fours { program::DEPTHWISE4 } else { program::DEPTHWISE };
         self.queue.launch(kernel, shape, &args);
     }

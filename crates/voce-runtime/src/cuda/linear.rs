@@ -13,8 +13,8 @@ pub(super) const FEW_ROWS: usize = 8;
 const ONE_ROWS: usize = 2;
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Blocks of the one kernel per multiprocessor: so many that as many of the next one's fit beside them.
-const FEW_BLOCKS: u32 = 2;
+/// Blocks of the one kernel per multiprocessor: as many as there are registers for.
+const FEW_BLOCKS: u32 = 4;
 /// Outputs per block of the one kernel: a warp each.
 const WARPS: u32 = THREADS / 32;
 /// Alignment that the library's products count on.

@@ -16,7 +16,7 @@ use super::{CudaError, libraries, program};
 const DRIVER: u32 = 12_000;
 /// The oldest driver whose graphs keep that a launch is set up early.
 const EARLY_DRIVER: u32 = 12_030;
-/// How much of a multiprocessor's memory is shared memory, and not first-level cache, while a kernel runs.
+/// How much of a multiprocessor's memory is shared memory, and not first-level cache, while a kernel of few rows runs.
 const SHARED_PERCENT: i32 = 100;
 /// Workspace of a stream's products.
 pub(super) const WORKSPACE: usize = 32 << 20;
@@ -216,16 +216,18 @@ impl Nvidia {
                             most,
                         ),
                     )?;
-                    // All alike: a multiprocessor that has to divide its memory anew first runs empty, and a launch
-                    // that is set up early would wait for that.
-                    check(
-                        "cuFuncSetAttribute",
-                        cu::cuFuncSetAttribute(
-                            function,
-                            A::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                            SHARED_PERCENT,
-                        ),
-                    )?;
+                    // A multiprocessor that has to divide its memory anew first runs empty. Kernels of few rows, which
+                    // come one after the other, are alike; the others are better off with their caches.
+                    if program::of_few_rows(k.name) {
+                        check(
+                            "cuFuncSetAttribute",
+                            cu::cuFuncSetAttribute(
+                                function,
+                                A::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                SHARED_PERCENT,
+                            ),
+                        )?;
+                    }
                 }
                 Ok(function)
             })

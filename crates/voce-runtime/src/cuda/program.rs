@@ -109,6 +109,11 @@ kernels! {
     STANDARDISE = "standardise" (super::mel::StandardiseArgs),
 }
 
+/// Whether a kernel is for few rows alone.
+pub(crate) fn of_few_rows(name: &str) -> bool {
+    ["linear_one_", "decode_few_"].iter().any(|few| name.starts_with(few)) || name == "sample"
+}
+
 /// The sources as one text.
 pub(crate) fn source() -> String {
     SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()

@@ -189,7 +189,7 @@ fn hear(
     let (piece, ahead) = match chunk {
         None => (audio.len(), usize::MAX),
         Some(ms) if on_device => {
-            let samples = ms as usize * listener.info().sample_rate as usize / 1000;
+            let samples = ms as usize * listener.info().sample_rate / 1000;
             (samples.min(PIECE), CHUNKS_AHEAD * samples)
         }
         Some(_) => (PIECE, usize::MAX),

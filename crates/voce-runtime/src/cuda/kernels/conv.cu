@@ -270,7 +270,7 @@ struct DepthwiseArgs {
     Stream stream;
     Norm norm;
     u64 kernel, bias, out;
-    u32 rows, taps, act, out_stride, narrow, each;
+    u32 rows, taps, act, out_stride, narrow, pad;
 };
 
 // One block per output row, so that a norm can follow. Bound by reads of rows that the cache holds for their
@@ -303,78 +303,51 @@ KERNEL(depthwise, DepthwiseArgs, 256) {
         out[i] = activate(a.act, apply_norm(a.norm, m, out[i], row, i));
 }
 
-// Sum over a block by one meeting; `scratch` is another half with each turn.
-DEV float meeting_sum(float x, float (*scratch)[8], u32& turn) {
-    x = warp_sum(x);
-    if (threadIdx.x % 32 == 0) scratch[turn][threadIdx.x / 32] = x;
-    __syncthreads();
-    float sum = 0.0f;
-    for (u32 w = 0; w < blockDim.x / 32; w++) sum += scratch[turn][w];
-    turn ^= 1;
-    return sum;
-}
-
-// Rows of up to 1024 channels, a thread four of them, and `each` rows one after the other: weights and the rows under the
-// taps stay in registers, sums until the norm is done. Bound by reading a row and writing one.
+// Rows of up to 1024 channels, a thread four of them: sums stay in registers until the norm is done.
 #define DEPTHWISE_TAPS 9
 KERNEL(depthwise4, DepthwiseArgs, 256) {
-    __shared__ float scratch[2][8];
+    __shared__ float scratch[33];
     const Stream& s = a.stream;
-    const u32 row_blocks = (a.rows + a.each - 1) / a.each;
-    if (blockIdx.x >= row_blocks) {
-        stream_keep(s, (blockIdx.x - row_blocks) * blockDim.x + threadIdx.x);
+    const u32 row = blockIdx.x;
+    if (row >= a.rows) {
+        stream_keep(s, (row - a.rows) * blockDim.x + threadIdx.x);
         return;
     }
-    const u32 i = 4 * threadIdx.x, first = blockIdx.x * a.each, end = min(first + a.each, a.rows);
+    const StreamSpan p = span_of(s, row);
+    const u32 i = 4 * threadIdx.x;
     const bool mine = i < s.width;
     const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
-    const float4 bias = mine && a.bias ? *at<const float4>(a.bias + 4 * (u64)i) : none;
+    float4 sum = mine && a.bias ? *at<const float4>(a.bias + 4 * (u64)i) : none;
     const float4 weight = mine && a.norm.weight ? four(a.norm.weight, i) : none;
-    // The last tap is always the last here.
-    const u32 skip = DEPTHWISE_TAPS - a.taps;
-    float4 x[DEPTHWISE_TAPS], w[DEPTHWISE_TAPS];
+    float4 x[DEPTHWISE_TAPS];
 #pragma unroll
-    for (u32 t = 0; t < DEPTHWISE_TAPS; t++)
-        w[t] = mine && t >= skip ? __ldg(at<const float4>(a.kernel + 4 * ((u64)(t - skip) * s.width + i))) : none;
-    u32 span = ~0u, turn = 0;
-    StreamSpan p = {};
-    for (u32 row = first; row < end; row++) {
-        const u32 which = at<const u32>(s.rows)[row / s.unit];
-        if (which != span) p = at<const StreamSpan>(s.spans)[which];
-#pragma unroll
-        for (u32 t = 0; t < DEPTHWISE_TAPS; t++) {
-            if (which == span && t + 1 < DEPTHWISE_TAPS) {
-                x[t] = x[t + 1];
-                continue;
-            }
-            x[t] = none;
-            if (t < skip) continue;
-            const StreamRow r = stream_row(s, p, row - p.first_out + t - skip);
-            if (mine && r.at) x[t] = *reinterpret_cast<const float4*>(r.at + i);
-        }
-        span = which;
-        float4 sum = bias;
-#pragma unroll
-        for (u32 t = 0; t < DEPTHWISE_TAPS; t++)
-            sum = {fmaf(x[t].x, w[t].x, sum.x), fmaf(x[t].y, w[t].y, sum.y), fmaf(x[t].z, w[t].z, sum.z),
-                   fmaf(x[t].w, w[t].w, sum.w)};
-        if (a.norm.kind != NORM_NONE) {
-            Moments m = {0.0f, 1.0f};
-            m.mean = meeting_sum(mine ? sum.x + sum.y + sum.z + sum.w : 0.0f, scratch, turn) / s.width;
-            const float b = sum.x - m.mean, c = sum.y - m.mean, d = sum.z - m.mean, e = sum.w - m.mean;
-            const float squares = meeting_sum(mine ? b * b + c * c + d * d + e * e : 0.0f, scratch, turn);
-            m.scale = rsqrtf(squares / s.width + a.norm.eps);
-            if (mine) sum = apply_norm4(a.norm, m, sum, weight, row, i);
-        }
-        if (!mine) continue;
-        const u64 place = (u64)row * a.out_stride + i;
-        if (a.narrow)
-            *at<uint2>(a.out + 2 * place) = {
-                narrow2(activate_roughly(a.act, sum.x), activate_roughly(a.act, sum.y)),
-                narrow2(activate_roughly(a.act, sum.z), activate_roughly(a.act, sum.w))};
-        else
-            *at<float4>(a.out + 4 * place) = activate4(a.act, sum);
+    for (u32 tap = 0; tap < DEPTHWISE_TAPS; tap++) {
+        x[tap] = none;
+        if (tap >= a.taps) continue;
+        const StreamRow r = stream_row(s, p, row - p.first_out + tap);
+        if (mine && r.at) x[tap] = *reinterpret_cast<const float4*>(r.at + i);
     }
+#pragma unroll
+    for (u32 tap = 0; tap < DEPTHWISE_TAPS; tap++) {
+        if (!mine || tap >= a.taps) continue;
+        const float4 w = __ldg(at<const float4>(a.kernel + 4 * ((u64)tap * s.width + i)));
+        sum = {fmaf(x[tap].x, w.x, sum.x), fmaf(x[tap].y, w.y, sum.y), fmaf(x[tap].z, w.z, sum.z),
+               fmaf(x[tap].w, w.w, sum.w)};
+    }
+    if (a.norm.kind != NORM_NONE) {
+        Moments m = {0.0f, 1.0f};
+        m.mean = block_sum(mine ? sum.x + sum.y + sum.z + sum.w : 0.0f, scratch) / s.width;
+        const float b = sum.x - m.mean, c = sum.y - m.mean, d = sum.z - m.mean, e = sum.w - m.mean;
+        m.scale = rsqrtf(block_sum(mine ? b * b + c * c + d * d + e * e : 0.0f, scratch) / s.width + a.norm.eps);
+        if (mine) sum = apply_norm4(a.norm, m, sum, weight, row, i);
+    }
+    if (!mine) return;
+    const u64 place = (u64)row * a.out_stride + i;
+    if (a.narrow)
+        *at<uint2>(a.out + 2 * place) = {narrow2(activate_roughly(a.act, sum.x), activate_roughly(a.act, sum.y)),
+                                         narrow2(activate_roughly(a.act, sum.z), activate_roughly(a.act, sum.w))};
+    else
+        *at<float4>(a.out + 4 * place) = activate4(a.act, sum);
 }
 
 struct SubsampleArgs {
