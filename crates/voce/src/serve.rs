@@ -78,7 +78,7 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     let store = Store::from_env()?;
     let mut settings = gather(&args)?;
     if args.cpu {
-        settings.device = Some("cpu".into());
+        settings.device = vec!["cpu".into()];
     }
     let options = options(&settings)?;
     if args.check {

@@ -40,10 +40,10 @@ impl Backoff {
     }
 }
 
-/// Every model's name and pulse.
+/// Every model's name and pulse; a model that is on several devices has several.
 fn pulses(state: &Inner) -> impl Iterator<Item = (&str, Arc<Pulse>)> {
     let mouths = state.mouths.iter().filter_map(|m| m.pulse().map(|p| (m.id(), p)));
-    mouths.chain(state.ears.iter().filter_map(|e| e.pulse().map(|p| (e.id(), p))))
+    mouths.chain(state.ears.iter().flat_map(|e| e.pulses().into_iter().map(|p| (e.id(), p))))
 }
 
 fn hangs(pulse: &Pulse, limit: Duration) -> bool {
@@ -58,16 +58,16 @@ pub(crate) fn is_stuck(state: &Inner) -> bool {
 /// Looks after the models until it is dropped.
 pub(crate) async fn watch(state: AppState) {
     let mut tick = tokio::time::interval(limits::WATCH);
-    let mut hung: HashMap<String, bool> = HashMap::new();
+    let mut hung: HashMap<(String, usize), bool> = HashMap::new();
     loop {
         tick.tick().await;
-        for (model, pulse) in pulses(&state) {
+        for (place, (model, pulse)) in pulses(&state).enumerate() {
             for slow in pulse.take_slow() {
                 let ms = slow.took.as_millis() as u64;
                 tracing::warn!(model, stage = slow.stage, slots = ?slow.slots, frames = slow.frames, ms, "a slow step");
             }
             let now = hangs(&pulse, state.options.limits.stuck_step);
-            let before = hung.insert(model.to_owned(), now).unwrap_or_default();
+            let before = hung.insert((model.to_owned(), place), now).unwrap_or_default();
             match (before, now) {
                 (false, true) => tracing::error!(model, "a step hangs: the server is not ready"),
                 (true, false) => tracing::info!(model, "the step that hung has ended"),
@@ -109,13 +109,19 @@ pub(crate) fn show(state: &AppState) {
         metrics.model_ready.get_or_create(&label(mouth.id())).set(i64::from(ready));
     }
     for ear in &state.ears {
-        let ready = ear.is_ready() && ear.pulse().is_none_or(|p| !hangs(&p, limit));
+        let ready = ear.is_ready() && ear.pulses().iter().all(|p| !hangs(p, limit));
         metrics.model_ready.get_or_create(&label(ear.id())).set(i64::from(ready));
         raise(&metrics.model_restarts.get_or_create(&label(ear.id())), ear.restarts());
     }
+    let mut steps: HashMap<&str, [u64; 2]> = HashMap::new();
     for (model, pulse) in pulses(state) {
-        raise(&metrics.slow_steps.get_or_create(&label(model)), pulse.slow_steps());
-        raise(&metrics.warm_steps.get_or_create(&label(model)), pulse.warm_steps());
+        let [slow, warm] = steps.entry(model).or_default();
+        *slow += pulse.slow_steps();
+        *warm += pulse.warm_steps();
+    }
+    for (model, [slow, warm]) in steps {
+        raise(&metrics.slow_steps.get_or_create(&label(model)), slow);
+        raise(&metrics.warm_steps.get_or_create(&label(model)), warm);
     }
 }
 

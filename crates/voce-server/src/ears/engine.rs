@@ -111,8 +111,8 @@ impl Recogniser for ListenerEars {
         self.inner.present().is_some_and(|l| l.pulse().is_alive())
     }
 
-    fn pulse(&self) -> Option<Arc<Pulse>> {
-        self.inner.present().map(|l| l.pulse().clone())
+    fn pulses(&self) -> Vec<Arc<Pulse>> {
+        self.inner.present().map(|l| l.pulse().clone()).into_iter().collect()
     }
 
     fn revive(&self) {

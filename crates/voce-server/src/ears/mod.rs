@@ -5,6 +5,7 @@ mod hearing;
 mod inlet;
 mod null;
 mod opus_inlet;
+mod spread;
 mod transcribe;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use engine::{ListenerEars, OpenListener};
 pub use null::NullEars;
+pub use spread::SpreadEars;
 pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
 pub(crate) use hearing::{Hearing, Step};
@@ -123,9 +125,9 @@ pub trait Recogniser: Send + Sync + 'static {
         true
     }
 
-    /// The pulse of its model, where it has one.
-    fn pulse(&self) -> Option<Arc<Pulse>> {
-        None
+    /// The pulses of its models, where it has any.
+    fn pulses(&self) -> Vec<Arc<Pulse>> {
+        Vec::new()
     }
 
     /// Loads a model again that has died; called now and then.
@@ -189,8 +191,8 @@ impl Ear {
         self.recogniser.is_ready()
     }
 
-    pub(crate) fn pulse(&self) -> Option<Arc<Pulse>> {
-        self.recogniser.pulse()
+    pub(crate) fn pulses(&self) -> Vec<Arc<Pulse>> {
+        self.recogniser.pulses()
     }
 
     pub(crate) fn revive(&self) {

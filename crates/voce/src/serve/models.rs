@@ -8,7 +8,7 @@ use voce_engine::speaker::Overlap;
 use voce_engine::store::Store;
 use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
 use voce_server::Models;
-use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser};
+use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser, SpreadEars};
 use voce_server::mouth::MouthOptions;
 
 use super::settings::{Settings, pairs, seconds};
@@ -69,18 +69,19 @@ pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
 /// Opens the recognisers, and prepares the voices to be opened.
 pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
     let plan = plan(store, settings)?;
-    let device = device(settings)?.open()?;
-    let precision = precision(settings.precision.unwrap_or(PrecisionArg::Auto), device.as_ref());
+    let devices = devices(settings)?.into_iter().map(DeviceChoice::open).collect::<Result<Vec<_>, _>>()?;
+    let precision = |device| precision(settings.precision.unwrap_or(PrecisionArg::Auto), device);
     let threads = settings.threads.unwrap_or(0);
     let queue = settings.queue.unwrap_or(0);
     let patience = settings.queue_time.as_deref().map(seconds).transpose()?.unwrap_or(PATIENCE);
     let keep_warm = keep_warm(settings)?;
     let keep_alive = settings.keep_alive.as_deref().map(seconds).transpose()?.filter(|d| !d.is_zero());
     let mut models = Models::default();
-    for reference in plan.speak {
+    // A voice is on one device, and each on the next.
+    for (reference, device) in plan.speak.into_iter().zip(devices.iter().cycle()) {
         let slots = settings.speak_slots.unwrap_or(SLOTS).max(1);
         let options = SpeakerOptions {
-            precision,
+            precision: precision(device.as_ref()),
             threads,
             slots,
             overlap: Overlap::Auto,
@@ -105,18 +106,26 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));
-        let options = ListenerOptions {
-            precision,
-            threads,
-            slots: slots + SPARE,
-            device: device.clone(),
-            pin: settings.pin,
-            keep_warm,
-            ..ListenerOptions::default()
+        // A recogniser is on all of them, with a share of the slots on each.
+        let mut parts: Vec<Arc<dyn Recogniser>> = Vec::with_capacity(devices.len());
+        for device in &devices {
+            let options = ListenerOptions {
+                precision: precision(device.as_ref()),
+                threads,
+                slots: slots.div_ceil(devices.len()) + SPARE,
+                device: device.clone(),
+                pin: settings.pin,
+                keep_warm,
+                ..ListenerOptions::default()
+            };
+            let (store, opened) = (store.clone(), reference.clone());
+            let open = Box::new(move || Listener::open(&store, &opened, &options));
+            parts.push(Arc::new(ListenerEars::new(open)?));
+        }
+        let ears = match parts.len() {
+            1 => parts.remove(0),
+            _ => Arc::new(SpreadEars::new(parts)),
         };
-        let (store, opened) = (store.clone(), reference.clone());
-        let open = Box::new(move || Listener::open(&store, &opened, &options));
-        let ears: Arc<dyn Recogniser> = Arc::new(ListenerEars::new(open)?);
         models.ears.push((ear(name(&reference)), ears));
     }
     if settings.null_model {
@@ -127,9 +136,12 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
 }
 
 /// Where models run.
-pub(super) fn device(settings: &Settings) -> Outcome<DeviceChoice> {
-    let name = settings.device.as_deref().unwrap_or("auto");
-    name.parse().map_err(|e: UnknownDevice| Failure::usage(e.to_string()))
+fn devices(settings: &Settings) -> Outcome<Vec<DeviceChoice>> {
+    if settings.device.is_empty() {
+        return Ok(vec![DeviceChoice::Auto]);
+    }
+    let named = |name: &String| name.parse().map_err(|e: UnknownDevice| Failure::usage(e.to_string()));
+    settings.device.iter().map(named).collect()
 }
 
 /// How often an idle model is stepped.

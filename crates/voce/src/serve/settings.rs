@@ -45,9 +45,11 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, env = "VOCE_PRECISION")]
     #[serde(deserialize_with = "precision")]
     pub(super) precision: Option<PrecisionArg>,
-    /// Where models run: auto (the first NVIDIA GPU, if there is one), cpu, cuda or cuda:N [default: auto]
-    #[arg(long, value_name = "DEVICE", env = "VOCE_DEVICE")]
-    pub(super) device: Option<String>,
+    /// Where models run: auto (the first NVIDIA GPU, if there is one), cpu, cuda or cuda:N; several share the slots of
+    /// each recogniser, and voices take turns [default: auto]
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',', env = "VOCE_DEVICE")]
+    #[serde(deserialize_with = "one_or_several")]
+    pub(super) device: Vec<String>,
     /// Threads of each model; 0 chooses [default: 0]
     #[arg(long, env = "VOCE_THREADS")]
     pub(super) threads: Option<usize>,
@@ -154,7 +156,7 @@ impl Settings {
             speak_slots: self.speak_slots.or(file.speak_slots),
             hear_slots: self.hear_slots.or(file.hear_slots),
             precision: self.precision.or(file.precision),
-            device: self.device.or(file.device),
+            device: list(self.device, file.device),
             threads: self.threads.or(file.threads),
             pin: self.pin || file.pin,
             keep_warm: self.keep_warm.or(file.keep_warm),
@@ -197,6 +199,20 @@ fn precision<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<PrecisionArg
         .map_err(|_| D::Error::custom(format!("'{name}' is no precision: use auto, f32, bf16, int8 or int4")))
 }
 
+/// A name, or a list of them.
+fn one_or_several<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a name or a list of names")]
+    enum Names {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Names::deserialize(reader)? {
+        Names::One(names) => names.split(',').map(|name| name.trim().to_owned()).collect(),
+        Names::Several(names) => names,
+    })
+}
+
 /// A time such as `30`, `30s`, `5m`, `1h`.
 pub(super) fn seconds(text: &str) -> Outcome<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
@@ -226,6 +242,20 @@ pub(super) fn pairs(what: &str, texts: &[String]) -> Outcome<Vec<(String, String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_one_or_several() {
+        for (text, found) in [
+            ("device = 'cuda'", &["cuda"][..]),
+            ("device = 'cuda:0, cuda:1'", &["cuda:0", "cuda:1"]),
+            ("device = ['cuda:0', 'cpu']", &["cuda:0", "cpu"]),
+            ("", &[]),
+        ] {
+            assert_eq!(toml::from_str::<Settings>(text).unwrap().device, found, "{text}");
+        }
+        let error = toml::from_str::<Settings>("device = 3").unwrap_err().to_string();
+        assert!(error.contains("a name or a list of names"), "{error}");
+    }
 
     #[test]
     fn times() {

@@ -96,6 +96,23 @@ fn threads_stay_on_their_cores_when_pinned() {
     }
 }
 
+#[cfg(all(target_os = "linux", feature = "nano"))]
+#[test]
+fn a_recogniser_is_on_every_device_that_is_named() {
+    let sandbox = Sandbox::new();
+    for (devices, threads) in [("cpu", 1), ("cpu,cpu", 2)] {
+        let args = ["--no-speak", "--hear", "nano-ear", "--threads", "1", "--device", devices];
+        let server = start(&sandbox, &args);
+        assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten();
+        let name = |t: &std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
+        assert_eq!(tasks.filter(|t| name(t).trim() == "voce-listen").count(), threads, "{devices}");
+    }
+    let (code, message) =
+        sandbox.fails(&["serve", "--no-speak", "--hear", "nano-ear", "--device", "cpu,gpu"]);
+    assert!(code == 2 && message.contains("'gpu' is no device"), "{code}: {message}");
+}
+
 #[test]
 fn a_check_says_what_the_settings_mean() {
     let sandbox = Sandbox::new();
