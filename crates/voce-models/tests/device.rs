@@ -186,6 +186,47 @@ fn searches_find_what_they_find_on_a_cpu() {
     }
 }
 
+/// So many that several threads go on with them.
+#[test]
+fn many_beams_find_what_each_finds_alone() {
+    backend::on_device();
+    const STREAMS: usize = 260;
+    const KINDS: usize = 5;
+    let case = recogniser::Case::new("stream", Precision::F32);
+    let host = Loader::new(case.loader.source());
+    let on_device = Decoder::load(&case.loader, &case.config, case.formats).unwrap();
+    let on_host = Decoder::load(&host, &case.config, case.formats).unwrap();
+    let width = on_host.frame_width();
+    let file = std::fs::read_to_string(recogniser::folder().join("stream").join("search.json")).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let frames = case.expected(file["input"].as_str().unwrap());
+    let options = SearchOptions { method: Method::Malsd, beam: 2, ..SearchOptions::default() };
+    // Stream i hears the frames from i % KINDS on, one more of them in the second step than in the first.
+    let run = |decoder: &Decoder, exec: &mut Exec, streams: usize| {
+        let mut search = Search::new(decoder, streams);
+        let mut states: Vec<_> = (0..streams).map(|_| SearchState::new(decoder, &options).unwrap()).collect();
+        for (begin, rows) in [(0, 2), (2, 3)] {
+            let spans = vec![Span { slot: 0, rows }; streams];
+            let mut part = Buffer::new(streams * rows, width);
+            for row in 0..streams * rows {
+                let from = (row / rows % KINDS + begin + row % rows) * width;
+                part.row_mut(row).copy_from_slice(&frames[from..from + width]);
+            }
+            search.step(exec, decoder, &mut part, &spans, &mut states);
+        }
+        search.flush(exec, decoder, &mut states);
+        exec.status().unwrap();
+        states.into_iter().map(|s| s.finish().swap_remove(0)).collect::<Vec<Hypothesis>>()
+    };
+    let got = run(&on_device, &mut backend::exec(1), STREAMS);
+    let want = run(&on_host, &mut Exec::new(1).unwrap(), KINDS);
+    let labels = |h: &Hypothesis| h.tokens.iter().map(|t| (t.id, t.frame)).collect::<Vec<_>>();
+    for (i, got) in got.iter().enumerate() {
+        assert_eq!(labels(got), labels(&want[i % KINDS]), "stream {i}");
+    }
+    assert!(want.iter().any(|h| !h.tokens.is_empty()), "nothing to find");
+}
+
 #[test]
 fn pocket_agrees_layer_by_layer() {
     backend::on_device();

@@ -113,7 +113,7 @@ impl Search {
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
             let shared = s.runs.len() >= SHARED && exec.device().is_some();
             if shared && s.pool.is_none() {
-                let threads = std::thread::available_parallelism().map_or(1, usize::from) / 2;
+                let threads = std::thread::available_parallelism().map_or(1, usize::from);
                 s.pool = Pool::new(threads.clamp(1, THREADS)).ok();
             }
             let mut pool = if shared { s.pool.take() } else { None };
