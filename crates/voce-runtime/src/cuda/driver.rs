@@ -118,14 +118,11 @@ pub(crate) trait Driver: Send + Sync {
     /// A queue of its own; `first` ones go before others where both have work that waits.
     fn stream(&self, first: bool) -> Result<Stream, CudaError>;
     fn close(&self, stream: Stream);
-    /// Locks host memory in place, so that copies need no stop on their way; says whether it could.
-    fn lock_host(&self, memory: &[u8]) -> bool;
-    fn unlock_host(&self, memory: &[u8]);
-    /// Copies from host memory; `from` may be reused when this returns, unless it is locked.
+    /// Copies from host memory; `from` may be reused when this returns, unless it is pinned.
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
-    /// Keeps host memory in its place, so that copies from the device need no other in between; whether it could.
+    /// Keeps host memory in its place, so that copies need no other in between; whether it could.
     fn pin(&self, at: usize, bytes: usize) -> bool;
     /// Ends that; the memory is still there.
     fn unpin(&self, at: usize);

@@ -193,12 +193,6 @@ impl Driver for Emulator {
 
     fn close(&self, _stream: Stream) {}
 
-    fn lock_host(&self, _memory: &[u8]) -> bool {
-        true
-    }
-
-    fn unlock_host(&self, _memory: &[u8]) {}
-
     fn upload(&self, _stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         // SAFETY: device memory of that size, which is host memory.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -212,7 +206,7 @@ impl Driver for Emulator {
     }
 
     fn pin(&self, _at: usize, _bytes: usize) -> bool {
-        false
+        true
     }
 
     fn unpin(&self, _at: usize) {}

@@ -159,17 +159,6 @@ impl Device {
         Ok(memory)
     }
 
-    /// Locks host memory in place for copies to the device; says whether it could.
-    pub(crate) fn lock_host(&self, values: &[f32]) -> bool {
-        self.driver.lock_host(super::bytes(values))
-    }
-
-    /// Undoes that, after all copies have ended.
-    pub(crate) fn unlock_host(&self, values: &[f32]) {
-        self.check(self.driver.wait_all());
-        self.driver.unlock_host(super::bytes(values));
-    }
-
     /// Memory that holds these bytes.
     pub(crate) fn store(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory, CudaError> {
         let memory = self.alloc(bytes.len())?;
@@ -214,7 +203,7 @@ impl Drop for Device {
     }
 }
 
-/// Host memory that a device copies to by itself, for as long as this lives.
+/// Host memory that a device copies from and to by itself, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     device: Arc<Device>,
@@ -231,6 +220,8 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        // Copies may still be under way.
+        self.device.check(self.device.driver.wait_all());
         self.device.driver.unpin(self.at);
     }
 }

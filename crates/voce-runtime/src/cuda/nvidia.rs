@@ -424,23 +424,9 @@ impl Driver for Nvidia {
         }
     }
 
-    fn lock_host(&self, memory: &[u8]) -> bool {
-        let at = memory.as_ptr().cast_mut().cast();
-        // SAFETY: memory of that size, which its owner unlocks before it frees it.
-        self.enter().is_ok()
-            && unsafe { cu::cuMemHostRegister_v2(at, memory.len(), 0) } == cu::CUresult::CUDA_SUCCESS
-    }
-
-    fn unlock_host(&self, memory: &[u8]) {
-        if self.enter().is_ok() {
-            // SAFETY: locked above.
-            unsafe { cu::cuMemHostUnregister(memory.as_ptr().cast_mut().cast()) };
-        }
-    }
-
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
-        // SAFETY: the driver copies pageable memory before it returns; the owner of locked memory waits before he writes.
+        // SAFETY: the driver copies pageable memory before it returns; the owner of pinned memory waits before he writes.
         check("cuMemcpyHtoDAsync", unsafe {
             cu::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream.0 as cu::CUstream)
         })

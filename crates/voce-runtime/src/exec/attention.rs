@@ -113,7 +113,10 @@ impl Exec {
             }
             longest = longest.max(op.window.map_or(end, |w| end.min(w)));
         }
-        assert!(op.norms.is_none() || self.norms_heads(op.spans, op.heads / kv_heads), "norms that it takes");
+        if let Some(norms) = &op.norms {
+            assert!(self.norms_heads(op.spans, op.heads / kv_heads), "norms that it takes");
+            assert!(norms.query.len() == dim && norms.key.len() == dim, "norm parameters");
+        }
         if let Some(cuda) = &mut self.cuda {
             return cuda.attention(op, out);
         }

@@ -3,26 +3,26 @@
 use std::sync::{Arc, Mutex};
 
 use super::Exec;
-use crate::cuda::{Device, Memory};
+use crate::cuda::{Device, Memory, Pinned};
 use crate::memory::AlignedVec;
 
-/// Bytes from which host memory is locked in place, so that a device fetches from it by itself.
-const LOCKED_FROM: usize = 1 << 20;
+/// Bytes from which host memory is pinned, so that a device fetches from it by itself.
+const PINNED_FROM: usize = 1 << 20;
 
 /// Values on their way to a device: written with [`Exec::stage`], read by the op that takes them.
 #[derive(Debug)]
 pub struct Staging {
+    /// Goes before the host memory, which it pins.
+    pinned: Option<Pinned>,
     pub(crate) host: AlignedVec<f32>,
     /// Values of the last step.
     pub(crate) len: usize,
-    /// Whose copies the host memory is locked for.
-    locked: Option<Arc<Device>>,
     pub(crate) device: Mutex<Option<Memory>>,
 }
 
 impl Default for Staging {
     fn default() -> Self {
-        Self { host: AlignedVec::zeroed(0), len: 0, locked: None, device: Mutex::default() }
+        Self { pinned: None, host: AlignedVec::zeroed(0), len: 0, device: Mutex::default() }
     }
 }
 
@@ -32,24 +32,12 @@ impl Staging {
         if self.host.len() >= len {
             return;
         }
-        self.release();
+        self.pinned = None;
         self.host = AlignedVec::zeroed(len.next_power_of_two());
-        // Memory that cannot be locked is copied once more on its way.
-        if self.host.len() * 4 >= LOCKED_FROM && device.lock_host(&self.host) {
-            self.locked = Some(device.clone());
+        // Memory that cannot be pinned is copied once more on its way.
+        if self.host.len() * 4 >= PINNED_FROM {
+            self.pinned = Pinned::new(device, &self.host);
         }
-    }
-
-    fn release(&mut self) {
-        if let Some(device) = self.locked.take() {
-            device.unlock_host(&self.host);
-        }
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        self.release();
     }
 }
 
