@@ -298,7 +298,7 @@ impl Decoder {
             op.gate = Gate::Add;
             exec.linear(&op, x);
             let mut op = layer.gate_up.op(&*x, rows);
-            (op.norm, op.narrow) = (rms(&layer.norm2), true);
+            (op.norm, op.narrow, op.gated) = (rms(&layer.norm2), true, true);
             exec.linear(&op, &mut state.hidden);
             let mut op = layer.down.op(&state.hidden, rows);
             (op.norm, op.gate) = (Norm::SwiGlu, Gate::Add);

@@ -14,7 +14,15 @@ fn what_is_kept_for_products_reaches_them() {
     each_exec(|exec, name| {
         let arena = arena(exec);
         let mut rng = Rng(11);
-        for (rows, k, wide) in [(3, 64, 128), (20, 64, 128), (20, 64, 24), (20, 64, 40), (33, 512, 1024)] {
+        for (rows, k, wide) in [
+            (1, 64, 128),
+            (1, 1000, 24),
+            (3, 64, 128),
+            (20, 64, 128),
+            (20, 64, 24),
+            (20, 64, 40),
+            (33, 512, 1024),
+        ] {
             let up = Matrix::pack(&arena, Format::Bf16, wide, k, &rng.vec(wide * k));
             let down = Matrix::pack(&arena, Format::Bf16, k, wide, &rng.vec(k * wide));
             let half = Matrix::pack(&arena, Format::Bf16, k, wide / 2, &rng.vec(k * wide / 2));
@@ -23,7 +31,7 @@ fn what_is_kept_for_products_reaches_them() {
                 let run = |exec: &mut voce_runtime::Exec, narrow: bool| {
                     let (mut hidden, mut out) = (Buffer::new(rows, wide), Buffer::new(rows, k));
                     let mut op = LinearOp::new(&x, rows, &up);
-                    op.narrow = narrow;
+                    (op.narrow, op.gated) = (narrow, narrow && gated);
                     if !gated {
                         (op.bias, op.act) = (Some(&bias), Activation::Silu);
                     }
@@ -48,12 +56,14 @@ fn what_is_kept_for_products_reaches_them() {
 
 #[test]
 fn linear_agrees_for_every_format_norm_and_store() {
-    let shapes =
-        [(1, 1, 1), (1, 64, 48), (1, 130, 1000), (2, 33, 17), (5, 100, 70), (17, 256, 96), (40, 96, 272)];
+    let alone =
+        [(1, 1, 1), (1, 64, 48), (1, 130, 1000), (1, 264, 700), (1, 3336, 40), (1, 4600, 70), (1, 8200, 9)];
+    let together = [(2, 33, 17), (5, 100, 70), (17, 256, 96), (40, 96, 272)];
+    let shapes: Vec<(usize, usize, usize)> = alone.into_iter().chain(together).collect();
     each_exec(|exec, name| {
         let arena = arena(exec);
         let mut rng = Rng(7);
-        for (rows, k, n) in shapes {
+        for &(rows, k, n) in &shapes {
             let weights = rng.vec(n * k);
             let (x, halves) = (rng.buffer(rows, k), rng.buffer(rows, 2 * k));
             let (bias, nw, nb) = (rng.vector(n), rng.vector(k), rng.vector(k));

@@ -130,7 +130,7 @@ impl Cuda {
         let narrow = out.products == Some(Format::Bf16) && rows > FEW_ROWS && out.cols().is_multiple_of(KEPT);
         if narrow {
             *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) =
-                Some(Pending { act: 0, bias: 0 });
+                Some(Pending::Narrow { act: 0, bias: 0 });
         }
         narrow
     }

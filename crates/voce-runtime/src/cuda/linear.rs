@@ -23,8 +23,8 @@ const ALIGNED: u64 = 256;
 const MAX_ROW_BLOCKS: usize = 32_768;
 
 /// Norms whose numbers take sums over a row: as in `common.cuh`.
-const NORM_LAYER: u32 = 2;
-const NORM_RMS: u32 = 3;
+pub(super) const NORM_LAYER: u32 = 2;
+pub(super) const NORM_RMS: u32 = 3;
 
 /// The device's form of a norm: see `common.cuh`.
 #[derive(Clone, Copy, Default)]
@@ -32,9 +32,9 @@ const NORM_RMS: u32 = 3;
 pub(crate) struct NormArgs {
     weight: Address,
     bias: Address,
-    shift: Address,
-    scale: Address,
-    kind: u32,
+    pub shift: Address,
+    pub scale: Address,
+    pub kind: u32,
     act: u32,
     shift_stride: u32,
     scale_stride: u32,
@@ -209,7 +209,12 @@ impl Cuda {
         let pending = *op.x.buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
         let (x, norm) = match pending {
             None => (self.view(&op.x), self.norm(&op.norm)),
-            Some(Pending { act, bias }) => {
+            // The gate was applied where its halves were made.
+            Some(Pending::Gated) => {
+                assert!(matches!(op.norm, Norm::SwiGlu), "what was gated is read as such");
+                (self.place(op.x.buffer) + 4 * op.x.cols.start as u64, NormArgs::default())
+            }
+            Some(Pending::Narrow { act, bias }) => {
                 let x = self.place(op.x.buffer) + 2 * op.x.cols.start as u64;
                 let plain = act == 0 && bias == 0;
                 let norm = match op.norm {
@@ -235,25 +240,33 @@ impl Cuda {
             store: how,
         };
         let x_stride = op.x.stride() as u32;
-        if pending.is_none() && self.is_few(w, rows) {
+        let narrow = matches!(pending, Some(Pending::Narrow { .. }));
+        if rows == 1 && !narrow && Self::takes_row(w, &norm, x) {
+            let gated = op.gated && how == 0 && op.act == Activation::None && op.bias.is_none();
+            if gated {
+                *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(Pending::Gated);
+            }
+            return self.row(w, norm, x, store, gated);
+        }
+        if !narrow && self.is_few(w, rows) {
             return self.few_rows(w, norm, x, op.x.stride(), rows, store);
         }
         // Rows that are already as the product takes them.
         let ready = match pending {
-            None => w.format == Format::F32,
-            Some(Pending { act, bias }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
+            None | Some(Pending::Gated) => w.format == Format::F32,
+            Some(Pending::Narrow { act, bias }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
         };
-        let plain = matches!(op.norm, Norm::None) && ready;
+        let plain = (norm.kind == 0 || matches!(op.norm, Norm::None)) && ready;
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
             Rows { a: x, stride: op.x.stride(), scales: 0 }
         } else {
-            let from = Source { x, stride: x_stride, narrow: pending.is_some() };
+            let from = Source { x, stride: x_stride, narrow };
             self.prepare(norm, from, rows, w.k, device.stride, w.format)
         };
         // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
         let narrow = op.narrow && how == 0 && w.format == Format::Bf16 && out_stride.is_multiple_of(16);
         if narrow {
-            let left = Pending { act: store.act, bias: store.bias };
+            let left = Pending::Narrow { act: store.act, bias: store.bias };
             (store.act, store.bias) = (0, 0);
             *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(left);
         }

@@ -24,6 +24,7 @@ mod profile;
 mod program;
 mod queue;
 mod residual;
+mod row;
 mod rows;
 mod sampling;
 mod select;

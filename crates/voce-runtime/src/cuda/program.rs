@@ -12,6 +12,7 @@ use super::{CudaError, libraries};
 pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("linear.cu", include_str!("kernels/linear.cu")),
+    ("row.cu", include_str!("kernels/row.cu")),
     ("rows.cu", include_str!("kernels/rows.cu")),
     ("attention.cu", include_str!("kernels/attention.cu")),
     ("attention_tile.cu", include_str!("kernels/attention_tile.cu")),
@@ -60,6 +61,9 @@ kernels! {
     LINEAR_ONE_F32 = "linear_one_f32" (super::linear::LinearArgs),
     LINEAR_ONE_BF16 = "linear_one_bf16" (super::linear::LinearArgs),
     LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
+    ROW_BF16 = "row_bf16" (super::row::RowArgs),
+    ROW_LONG_BF16 = "row_long_bf16" (super::row::RowArgs),
+    ROW_MANY_BF16 = "row_many_bf16" (super::row::RowArgs),
     PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
     PUT_KV_BF16 = "put_kv_bf16" (super::attention::AttendArgs),
     DECODE_F32 = "decode_f32" (super::attention::AttendArgs),
@@ -111,7 +115,7 @@ kernels! {
 
 /// Whether a kernel is for few rows alone.
 pub(crate) fn of_few_rows(name: &str) -> bool {
-    ["linear_one_", "decode_few_"].iter().any(|few| name.starts_with(few)) || name == "sample"
+    ["linear_one_", "row_", "decode_few_"].iter().any(|few| name.starts_with(few)) || name == "sample"
 }
 
 /// The sources as one text.

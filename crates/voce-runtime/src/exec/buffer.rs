@@ -31,20 +31,25 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
-    /// The device holds bf16, and this is still to be done to it: see `LinearOp::narrow` and `Buffer::keep_for_products`.
+    /// The device holds something else than the rows: see `LinearOp::narrow`, `LinearOp::gated` and `Buffer::keep_for_products`.
     pub(crate) pending: Mutex<Option<Pending>>,
     /// How often many values came back, and what makes that fast once it has become a habit.
     pub(crate) fetches: u32,
     pub(crate) pinned: Option<Pinned>,
 }
 
-/// What follows a product and is left to whoever reads it.
+/// What a device holds for the products that alone read it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
-    /// The kernels' number of the activation.
-    pub(crate) act: u32,
-    /// Where the bias is on the device; 0 for none.
-    pub(crate) bias: u64,
+pub(crate) enum Pending {
+    /// Rows in bf16; bias and activation are left to whoever reads them.
+    Narrow {
+        /// The kernels' number of the activation.
+        act: u32,
+        /// Where the bias is on the device; 0 for none.
+        bias: u64,
+    },
+    /// Rows of which both halves of a gated unit have become the first.
+    Gated,
 }
 
 impl Clone for Buffer {

@@ -85,6 +85,8 @@ pub struct LinearOp<'a> {
     /// Products of the same format alone read the result: a device may round it to bf16 and leave bias and activation
     /// to them.
     pub narrow: bool,
+    /// A product after [`Norm::SwiGlu`] alone reads the result: a device may gate it here.
+    pub gated: bool,
 }
 
 impl<'a> LinearOp<'a> {
@@ -99,6 +101,7 @@ impl<'a> LinearOp<'a> {
             act: Activation::None,
             gate: Gate::Set,
             narrow: false,
+            gated: false,
         }
     }
 }

@@ -122,19 +122,6 @@ DEV void merge_weights(float top, float part_top, float* old_scale, float* part_
 // How a warp's lanes share keys: each has one 16-byte piece of a key, or PIECES of them.
 struct Lanes { u32 pieces, lanes, mine, which, keys, step; };
 
-// What is read once and not written meanwhile: it need not stay in the cache.
-DEV uint4 stream_load(const uint4* at) {
-#ifdef VOCE_EMULATED
-    return *at;
-#else
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(at));
-    return v;
-#endif
-}
-
 // AHEAD loads of rows of a ring, from row `i0` of the part on; the row's own place is left empty.
 template <int PIECES, int AHEAD>
 DEV void part_rows(uint4 (&raw)[AHEAD][PIECES], const uint4* ring, const Lanes& l, u32 capacity, u32 start, u32 n, u32 self, u32 i0) {
@@ -162,6 +149,24 @@ DEV void part_own(uint4 (&raw)[AHEAD][PIECES], const uint4* own, const Lanes& l,
         }
 }
 
+// Asks for a part's keys and values, for the turns of its row's position and for norms, before the row itself is there.
+template <class T, int PART> DEV void attend_ahead(const AttendArgs& a, const AttendTask& t, u32 head) {
+    const u32 first = t.first + blockIdx.y * PART, n = min((u32)PART, t.end - first), row = a.width * sizeof(T);
+    const u64 keys = (u64)ring_of<T>(a, t.slot, head, 0), size = (u64)a.capacity * row;
+    const u32 lines = (row + 127) / 128;
+    for (u32 i = threadIdx.x; i < 2 * n * lines; i += blockDim.x) {
+        const u32 place = (first + i / 2 / lines) % a.capacity;
+        prefetch(keys + (i & 1) * size + (u64)place * row + 128 * (i / 2 % lines));
+    }
+    const u32 values = a.rope == ROPE_NONE ? 0 : a.dim / 2 * 2;
+    if (t.position < a.rope_rows && 8 * threadIdx.x < values)
+        touch(a.rope_table + 4 * ((u64)t.position * values + 8 * threadIdx.x));
+    if (a.query_norm && 8 * threadIdx.x < a.dim) {
+        touch(a.query_norm + 32 * threadIdx.x);
+        touch(a.key_norm + 32 * threadIdx.x);
+    }
+}
+
 // One row per task and up to QUERIES query heads of a key head: a block per task, key head and part, or per task and
 // key head when there are enough of those. Bound by reading the ring: every lane has AHEAD loads of 16 bytes under
 // way, and the query heads share them. The row's own key and value come from its row and go to the ring here, after the
@@ -172,8 +177,16 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
     const bool short_part = PART == SHORT_PART;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, threads = blockDim.x, warps = threads / 32;
     const u32 head = blockIdx.x % a.kv_heads, group = a.heads / a.kv_heads, width = a.width;
-    const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x / a.kv_heads];
+    const u64 task = a.tasks + sizeof(AttendTask) * (blockIdx.x / a.kv_heads);
+    const uint4 task0 = table_load(task), task1 = table_load(task + 16);
+    const AttendTask t = {task0.x, task0.y, task0.z, task0.w, task1.x, task1.y, 0, 0};
     const u32 parts = (t.end - t.first + PART - 1) / PART;
+    if (short_part) {
+        // What no kernel just before this one writes, to the caches.
+        if (blockIdx.y < parts) attend_ahead<T, PART>(a, t, head);
+        dependents_may_start();
+        wait_for_others();
+    }
     SHARED(float, q);                                // [QUERIES][width]
     float* weights = q + QUERIES * width;            // [QUERIES][PART]
     float* result = weights + QUERIES * PART;        // [QUERIES][width]
@@ -327,6 +340,7 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
                 part_rows<PIECES, AHEAD>(keys, k_ring, l, a.capacity, start, n, self, begin);
             }
             __syncthreads();
+            if (short_part) break;
             for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
                 const u32 g = e / width;
                 float sum = 0.0f;
@@ -348,7 +362,7 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
         }
     }
     const u32 column = head * group * a.dim;
-    if (!short_part || a.splits == 1) {
+    if (!short_part) {
         for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
             const u32 g = e / width, d = e % width;
             if (g < group && d < a.dim) put_attended(a, t.row, column + g * a.dim + d, result[e] / total[g]);
@@ -358,14 +372,21 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
     // [block][part][QUERIES][width + 2]: values, maximum, sum.
     const u32 record = QUERIES * (width + 2);
     float* partials = at<float>(a.partials) + (u64)blockIdx.x * a.splits * record;
+    float* to = partials + blockIdx.y * record;
     if (blockIdx.y < parts) {
-        float* to = partials + blockIdx.y * record;
-        for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) to[e] = result[e];
-        if (threadIdx.x < QUERIES) {
-            to[QUERIES * width + threadIdx.x] = top[threadIdx.x];
-            to[QUERIES * width + QUERIES + threadIdx.x] = total[threadIdx.x];
+        for (u32 e = threadIdx.x; e < QUERIES * width; e += threads) {
+            const u32 g = e / width, d = e % width;
+            float sum = 0.0f;
+            for (u32 w = 0; w < warps; w++) sum += sums[w * QUERIES * width + e];
+            if (a.splits > 1) to[e] = sum;
+            else if (g < group && d < a.dim) put_attended(a, t.row, column + g * a.dim + d, sum / totals[g]);
+        }
+        if (a.splits > 1 && threadIdx.x < QUERIES) {
+            to[QUERIES * width + threadIdx.x] = tops[threadIdx.x];
+            to[QUERIES * width + QUERIES + threadIdx.x] = totals[threadIdx.x];
         }
     }
+    if (a.splits <= 1) return;
     __threadfence();
     __syncthreads();
     u32* counter = at<u32>(a.counters) + blockIdx.x;
@@ -397,8 +418,8 @@ KERNEL_DENSE(decode_pair_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 2, 8,
 KERNEL_DENSE(decode_group_f32, AttendArgs, 128, 4) { decode_parts<float, 2, 4, 2, LONG_PART>(a); }
 KERNEL_DENSE(decode_group_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 4, 4, LONG_PART>(a); }
 // Few rows, a block for each part.
-KERNEL_DENSE(decode_few_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 1, 4, SHORT_PART>(a); }
-KERNEL_DENSE(decode_few_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 1, 4, SHORT_PART>(a); }
-KERNEL_DENSE(decode_few_pair_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 2, 4, SHORT_PART>(a); }
-KERNEL_DENSE(decode_few_group_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 4, 2, SHORT_PART>(a); }
-KERNEL_DENSE(decode_few_group_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 4, 4, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 1, 4, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 1, 4, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_pair_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 2, 4, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_group_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 4, 2, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_group_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 4, 4, SHORT_PART>(a); }

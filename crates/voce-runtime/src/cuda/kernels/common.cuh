@@ -74,6 +74,39 @@ DEV void prefetch(u64 address) {
 #endif
 }
 
+// Asks for a constant that will be read soon, nearer than `prefetch` does.
+DEV void touch(u64 address) {
+#ifndef VOCE_EMULATED
+    u32 unused;
+    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(unused) : "l"(address));
+#endif
+}
+
+// Of a table: these travel before the first kernel of a recording, which all others start after, so that they may be read
+// before `wait_for_others`, though not from a cache that has seen an older one.
+DEV uint4 table_load(u64 address) {
+#ifdef VOCE_EMULATED
+    return *at<const uint4>(address);
+#else
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
+    return v;
+#endif
+}
+
+// What is read once and not written meanwhile: it need not stay in the cache.
+DEV uint4 stream_load(const uint4* at) {
+#ifdef VOCE_EMULATED
+    return *at;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+#endif
+}
+
 DEV float warp_sum(float x) {
     for (int m = 16; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m);
     return x;

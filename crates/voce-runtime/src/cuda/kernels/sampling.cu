@@ -142,13 +142,18 @@ DEV u32 limit_of(const u32* keys, const u32* weights, u32 n, u32 low, u32 high, 
     return low;
 }
 
-KERNEL(sample, SampleArgs, SAMPLE_THREADS) {
+KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     SHARED(u32, keys);  // [n], then as many weights where a row has a top_p
     u32* weights = keys + a.n;
     __shared__ u32 counts[2][SAMPLE_WARPS], tops[SAMPLE_WARPS], floors[SAMPLE_WARPS];
     __shared__ u64 sums[2][SAMPLE_WARPS];
     __shared__ Best winners[33];
-    const SampleRow r = at<const SampleRow>(a.rows)[blockIdx.x];
+    const u64 place = a.rows + sizeof(SampleRow) * blockIdx.x;
+    const uint4 row0 = table_load(place), row1 = table_load(place + 16), row2 = table_load(place + 32);
+    const SampleRow r = {row0.x, row0.y, row0.z, row0.w, __uint_as_float(row1.x), __uint_as_float(row1.y), __uint_as_float(row1.z),
+                         row1.w, row2.x, row2.y, 0, 0};
+    dependents_may_start();
+    wait_for_others();
     const float* x = at<const float>(a.logits) + (u64)blockIdx.x * a.stride;
     const u32* seen = a.history && r.penalty != 1.0f ? at<const u32>(a.history) + (u64)r.slot * a.words : 0;
     u32 own = 0, allowed = 0, turn = 0;
