@@ -16,6 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parents[2]
 LIBRARIES = ["libnvrtc.so.1[23]", "libcublasLt.so.1[23]"]
 SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops", "mel_ops"]
 MODELS = ["device", "decoder_reference"]
+LONG_STEPS = "10000"
 
 
 def library_folders():
@@ -103,6 +104,7 @@ def main():
             step(f"check: {suite}", [kit / suite], VOCE_TEST_GPU="1")
         for suite in MODELS:
             step(f"check: {suite}", [kit / suite, "--test-threads", "1"], VOCE_TEST_DEVICE="cuda")
+        step(f"long: {LONG_STEPS} steps", [kit / "long_run", "--test-threads", "1"], VOCE_TEST_DEVICE="cuda", VOCE_LONG_STEPS=LONG_STEPS)
         for name, arguments in speeds():
             step(f"speed: {name}", [kit / "voce", *arguments, "--device", "cuda", "--json"])
         for name, arguments in kernels():

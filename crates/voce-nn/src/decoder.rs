@@ -12,6 +12,8 @@ use voce_runtime::{
 
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 
+/// Layers that a device begins with: enough to be busy while some hundred ops are recorded.
+const EARLY_LAYERS: usize = 4;
 /// Positions whose rotation is tabulated; beyond, it is computed.
 const ROPE_TABLE: usize = 4096;
 
@@ -232,11 +234,12 @@ impl Decoder {
         self.run_watched(exec, x, spans, state, None);
     }
 
-    /// As [`Decoder::run`]; a device begins with the first layer while the others are still being asked for.
+    /// As [`Decoder::run`]; a device begins with the first layers while the others are still being asked for.
     pub fn run_early(&self, exec: &mut Exec, x: &mut Buffer, spans: &[Span], state: &mut DecoderState) {
-        self.run_layers(exec, x, spans, state, 0..1, None);
+        let first = EARLY_LAYERS.min(self.layers.len());
+        self.run_layers(exec, x, spans, state, 0..first, None);
         exec.begin();
-        self.run_layers(exec, x, spans, state, 1..self.layers.len(), None);
+        self.run_layers(exec, x, spans, state, first..self.layers.len(), None);
         self.advance(spans, state);
     }
 

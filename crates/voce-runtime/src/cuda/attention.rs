@@ -19,6 +19,9 @@ const TILE_THREADS: u32 = 256;
 /// Positions that a block of the kernel for single rows reads at once: where reading is split, and where it is not.
 const SHORT_PART: usize = 64;
 const LONG_PART: usize = 256;
+/// Positions up to which a few rows alone have a block per key head that reads them all, and its warps.
+const ALONE: usize = 1024;
+const ALONE_WARPS: usize = 16;
 /// Query heads of a key head up to which a single row goes to that kernel.
 const DECODE_QUERIES: usize = 4;
 /// Rows that are kept for products are a multiple of this long, so that those read them where they are.
@@ -194,7 +197,15 @@ impl Cuda {
         let pair = group == 2 && spec.format == KvFormat::Bf16;
         let queries = if group == 1 || pair { group } else { DECODE_QUERIES };
         let few = blocks < BLOCKS * self.device().info().processors as usize;
-        if count > 0 && few {
+        let alone = match (spec.head_dim, group) {
+            (64, 1) => Some(program::DECODE_ALONE_64),
+            (128, 1) => Some(program::DECODE_ALONE_128),
+            (64, 2) => Some(program::DECODE_ALONE_PAIR_64),
+            (128, 2) => Some(program::DECODE_ALONE_PAIR_128),
+            _ => None,
+        };
+        let alone = alone.filter(|_| few && spec.format == KvFormat::Bf16 && longest <= ALONE);
+        if count > 0 && few && alone.is_none() {
             // As a power of two, so that few different launches come.
             let splits = longest.div_ceil(SHORT_PART).next_power_of_two();
             args.splits = splits as u32;
@@ -207,7 +218,11 @@ impl Cuda {
         }
         singles.append(&mut tiles);
         args.tasks = self.queue.table(&singles);
-        if count > 0 {
+        if let Some(kernel) = alone.filter(|_| count > 0) {
+            let shared = (ALONE_WARPS * group * spec.head_dim * 4) as u32;
+            let shape = Shape { grid: [blocks as u32, 1, 1], block: 32 * ALONE_WARPS as u32, shared };
+            self.queue.launch(kernel, shape, &args);
+        } else if count > 0 {
             let kernel = match (spec.format, queries, few) {
                 (KvFormat::F32, 1, false) => program::DECODE_F32,
                 (KvFormat::F32, _, false) => program::DECODE_GROUP_F32,

@@ -2,6 +2,7 @@
 
 use super::driver::{Address, Product, ProductKind, Shape};
 use super::queue::Args;
+use super::row::FewRows;
 use super::{Cuda, program, reserve};
 use crate::exec::{Buffer, Gate, LinearOp, Norm, Pending};
 use crate::matrix::Format;
@@ -241,12 +242,13 @@ impl Cuda {
         };
         let x_stride = op.x.stride() as u32;
         let narrow = matches!(pending, Some(Pending::Narrow { .. }));
-        if rows == 1 && !narrow && Self::takes_row(w, &norm, x) {
+        let few = FewRows { x, stride: op.x.stride(), rows };
+        if !narrow && self.takes_rows(w, &norm, &few) {
             let gated = op.gated && how == 0 && op.act == Activation::None && op.bias.is_none();
             if gated {
                 *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(Pending::Gated);
             }
-            return self.row(w, norm, x, store, gated);
+            return self.rows(w, norm, few, store, gated);
         }
         if !narrow && self.is_few(w, rows) {
             return self.few_rows(w, norm, x, op.x.stride(), rows, store);

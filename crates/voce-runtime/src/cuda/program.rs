@@ -15,6 +15,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("row.cu", include_str!("kernels/row.cu")),
     ("rows.cu", include_str!("kernels/rows.cu")),
     ("attention.cu", include_str!("kernels/attention.cu")),
+    ("attention_row.cu", include_str!("kernels/attention_row.cu")),
     ("attention_tile.cu", include_str!("kernels/attention_tile.cu")),
     ("kv.cu", include_str!("kernels/kv.cu")),
     ("conv.cu", include_str!("kernels/conv.cu")),
@@ -63,6 +64,9 @@ kernels! {
     LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
     ROW_BF16 = "row_bf16" (super::row::RowArgs),
     ROW_LONG_BF16 = "row_long_bf16" (super::row::RowArgs),
+    ROW_TWO_BF16 = "row_two_bf16" (super::row::RowArgs),
+    ROW_TWO_LONG_BF16 = "row_two_long_bf16" (super::row::RowArgs),
+    ROW_FOUR_BF16 = "row_four_bf16" (super::row::RowArgs),
     ROW_MANY_BF16 = "row_many_bf16" (super::row::RowArgs),
     PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
     PUT_KV_BF16 = "put_kv_bf16" (super::attention::AttendArgs),
@@ -76,6 +80,10 @@ kernels! {
     DECODE_FEW_PAIR_BF16 = "decode_few_pair_bf16" (super::attention::AttendArgs),
     DECODE_FEW_GROUP_F32 = "decode_few_group_f32" (super::attention::AttendArgs),
     DECODE_FEW_GROUP_BF16 = "decode_few_group_bf16" (super::attention::AttendArgs),
+    DECODE_ALONE_64 = "decode_alone_64" (super::attention::AttendArgs),
+    DECODE_ALONE_128 = "decode_alone_128" (super::attention::AttendArgs),
+    DECODE_ALONE_PAIR_64 = "decode_alone_pair_64" (super::attention::AttendArgs),
+    DECODE_ALONE_PAIR_128 = "decode_alone_pair_128" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
     MOVE_KV_F32 = "move_kv_f32" (super::kv::KvMoveArgs),
@@ -115,7 +123,8 @@ kernels! {
 
 /// Whether a kernel is for few rows alone.
 pub(crate) fn of_few_rows(name: &str) -> bool {
-    ["linear_one_", "row_", "decode_few_"].iter().any(|few| name.starts_with(few)) || name == "sample"
+    ["linear_one_", "row_", "decode_few_", "decode_alone_"].iter().any(|few| name.starts_with(few))
+        || name == "sample"
 }
 
 /// The sources as one text.

@@ -1,4 +1,4 @@
-//! Products of one row: see `kernels/row.cu`.
+//! Products of one row and of up to four: see `kernels/row.cu`.
 
 use super::driver::{Address, Shape};
 use super::linear::{NORM_LAYER, NORM_RMS, NormArgs, StoreArgs};
@@ -27,41 +27,67 @@ pub(crate) struct RowArgs {
     share: u32,
     slices: u32,
     gated: u32,
+    rows: u32,
+    x_stride: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for RowArgs {}
 
+/// Rows that are a product of this file's kernels.
+pub(super) struct FewRows {
+    pub x: Address,
+    pub stride: usize,
+    pub rows: usize,
+}
+
 impl Cuda {
-    /// Whether a product of one row goes to the kernels of this file.
-    pub(super) fn takes_row(w: &Matrix, norm: &NormArgs, x: Address) -> bool {
+    /// Which kernels a product of few rows goes to, by whether its rows are long; none if to others.
+    pub(super) fn takes_rows(&self, w: &Matrix, norm: &NormArgs, from: &FewRows) -> bool {
+        let pieces = w.k.div_ceil(PIECE);
+        let most = match pieces.div_ceil(WARPS) {
+            1 => 4,
+            2 => 2,
+            _ => 0,
+        };
         w.format == Format::Bf16
             && w.k.is_multiple_of(8)
-            && w.k <= 2 * WARPS * PIECE
-            && x.is_multiple_of(16)
+            && from.rows <= most
+            && from.rows * self.share(w.n) <= 32 * WARPS
+            && from.x.is_multiple_of(16)
+            && (from.rows == 1 || from.stride.is_multiple_of(4))
             && matches!(norm.kind, 0 | NORM_LAYER | NORM_RMS)
             && norm.shift == 0
             && norm.scale == 0
     }
 
-    /// One row by a matrix. `gated` halves of the outputs become one.
-    pub(super) fn row(&mut self, w: &Matrix, norm: NormArgs, x: Address, store: StoreArgs, gated: bool) {
+    /// Outputs of a block: every multiprocessor has one.
+    fn share(&self, n: usize) -> usize {
+        n.div_ceil(self.device().info().processors as usize)
+    }
+
+    /// Few rows by a matrix. `gated` halves of the outputs become one.
+    pub(super) fn rows(&mut self, w: &Matrix, norm: NormArgs, from: FewRows, store: StoreArgs, gated: bool) {
         let device = w.device.as_ref().expect("weights are on the device");
         let n = if gated { w.n / 2 } else { w.n };
-        let share = n.div_ceil(self.device().info().processors as usize);
+        let share = self.share(n);
         let pieces = w.k.div_ceil(PIECE);
         let long = pieces.div_ceil(WARPS);
         let slices = pieces.div_ceil(long);
         let outputs = if gated { 2 * share } else { share };
-        let kernel = match (long, outputs.div_ceil(WARPS / slices) > MANY) {
-            (1, false) => program::ROW_BF16,
-            (1, true) => program::ROW_MANY_BF16,
-            _ => program::ROW_LONG_BF16,
+        let many = outputs.div_ceil(WARPS / slices) > MANY;
+        let (kernel, rows) = match (from.rows, long) {
+            (1, 1) if many => (program::ROW_MANY_BF16, 1),
+            (1, 1) => (program::ROW_BF16, 1),
+            (1, _) => (program::ROW_LONG_BF16, 1),
+            (2, 1) => (program::ROW_TWO_BF16, 2),
+            (2, _) => (program::ROW_TWO_LONG_BF16, 2),
+            _ => (program::ROW_FOUR_BF16, 4),
         };
         let args = RowArgs {
             norm,
             store,
-            x,
+            x: from.x,
             w: device.at(),
             k: w.k as u32,
             n: n as u32,
@@ -69,11 +95,13 @@ impl Cuda {
             share: share as u32,
             slices: slices as u32,
             gated: u32::from(gated),
+            rows: from.rows as u32,
+            x_stride: from.stride as u32,
         };
         let shape = Shape {
             grid: [n.div_ceil(share) as u32, 1, 1],
             block: 32 * WARPS as u32,
-            shared: (outputs * slices * 4) as u32,
+            shared: (rows * outputs * slices * 4) as u32,
         };
         self.queue.launch(kernel, shape, &args);
     }

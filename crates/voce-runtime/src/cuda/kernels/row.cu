@@ -1,5 +1,5 @@
-// A product of one row. Every warp holds a slice of the row in registers and goes over outputs of its block; the
-// slices' sums meet in shared memory. The first outputs' weights are on their way before the row is there, and where they are
+// Products of one row, or of up to four. Every warp holds a slice of the rows in registers and goes over outputs of its block; the
+// slices' sums meet in shared memory. The first outputs' weights are on their way before the rows are there, and where they are
 // few that is all of them. Bound by reading the weights, or by the latency from kernel to kernel.
 
 #define ROW_WARPS 16
@@ -9,7 +9,7 @@ struct RowArgs {
     Norm norm;
     Store store;
     u64 x, w;
-    u32 k, n, pitch, share, slices, gated;
+    u32 k, n, pitch, share, slices, gated, rows, x_stride;
 };
 
 // Values `8 piece` and on of a row of f32.
@@ -20,7 +20,7 @@ DEV void row_eight(u64 row, u32 piece, float (&v)[8]) {
 
 // This thread's part of the row, normed; for a root mean square all but the division, which is left to the end. `scratch` then
 // has the sums of squares of every slice.
-template <int P> DEV void row_slice(const RowArgs& a, u32 slice, u32 piece0, bool first, float (&x)[P][8], float2* scratch) {
+template <int P> DEV void row_slice(const RowArgs& a, u64 row, u32 slice, u32 piece0, bool first, float (&x)[P][8], float2* scratch) {
     const u32 pieces = a.k / 8, lane = threadIdx.x % 32;
     const bool layer = a.norm.kind == NORM_LAYER;
 #pragma unroll
@@ -28,10 +28,10 @@ template <int P> DEV void row_slice(const RowArgs& a, u32 slice, u32 piece0, boo
         const u32 piece = piece0 + 32 * p;
 #pragma unroll
         for (int j = 0; j < 8; j++) x[p][j] = 0.0f;
-        if (piece < pieces) row_eight(a.x, piece, x[p]);
+        if (piece < pieces) row_eight(row, piece, x[p]);
     }
     if (a.norm.kind == NORM_NONE) return;
-    const float shift = layer ? *at<const float>(a.x) : 0.0f;
+    const float shift = layer ? *at<const float>(row) : 0.0f;
     if (first) {
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll
@@ -80,9 +80,9 @@ template <int P, int H> DEV void row_weights(const RowArgs& a, u32 rows, u32 cou
     }
 }
 
-template <int P, int H> DEV void row_product(const RowArgs& a) {
-    SHARED(float, partial);  // [outputs][slices]
-    __shared__ float2 moments[ROW_WARPS];
+template <int P, int H, int R> DEV void row_product(const RowArgs& a) {
+    SHARED(float, partial);  // [R][outputs][slices]
+    __shared__ float2 moments[R][ROW_WARPS];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, S = a.slices, groups = ROW_WARPS / S;
     const u32 slice = warp % S, group = warp / S, piece0 = 32 * P * slice + lane;
     const u32 first = blockIdx.x * a.share, count = min(a.share, a.n - first), rows = a.gated ? 2 * count : count;
@@ -101,76 +101,92 @@ template <int P, int H> DEV void row_product(const RowArgs& a) {
         }
         if (a.norm.weight && group == 0) prefetch(a.norm.weight + 32 * (u64)min(piece0, a.k / 8 - 1));
     }
-    const u32 mine = first + threadIdx.x;
-    const float bias = a.store.bias && threadIdx.x < count ? at<const float>(a.store.bias)[mine] : 0.0f;
+    // A thread for every result.
+    const u32 row = R == 1 ? 0 : threadIdx.x / a.share, mine = R == 1 ? threadIdx.x : threadIdx.x % a.share;
+    const bool holds = row < min((u32)R, a.rows) && mine < count;
+    const float bias = a.store.bias && holds ? at<const float>(a.store.bias)[first + mine] : 0.0f;
     dependents_may_start();
     wait_for_others();
-    float old = 0.0f, gate = 1.0f, x[P][8];
-    if (a.store.store != STORE_SET && threadIdx.x < count) {
-        old = at<const float>(a.store.out)[mine];
-        if (a.store.store == STORE_GATED) gate = at<const float>(a.store.gate)[mine];
+    float old = 0.0f, gate = 1.0f, x[R][P][8];
+    if (a.store.store != STORE_SET && holds) {
+        old = at<const float>(a.store.out)[(u64)row * a.store.out_stride + first + mine];
+        if (a.store.store == STORE_GATED) gate = at<const float>(a.store.gate)[(u64)row * a.store.gate_stride + first + mine];
     }
-    row_slice<P>(a, slice, piece0, group == 0, x, moments);
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const u64 from = a.x + 4 * (u64)min((u32)r, a.rows - 1) * a.x_stride;
+        row_slice<P>(a, from, slice, piece0, group == 0, x[r], moments[r]);
+    }
     if (works)
 #pragma unroll 1
         for (u32 j = 0; group + groups * j < rows; j += 2 * H) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float sums[H];
+                float sums[R][H];
 #pragma unroll
-                for (int h = 0; h < H; h++) {
-                    float lo = 0.0f, hi = 0.0f;
+                for (int h = 0; h < H; h++)
 #pragma unroll
-                    for (int p = 0; p < P; p++) {
-                        const uint4 v = w[half][h][p];
-                        lo = fmaf(low(v.x), x[p][0], lo), hi = fmaf(high(v.x), x[p][1], hi);
-                        lo = fmaf(low(v.y), x[p][2], lo), hi = fmaf(high(v.y), x[p][3], hi);
-                        lo = fmaf(low(v.z), x[p][4], lo), hi = fmaf(high(v.z), x[p][5], hi);
-                        lo = fmaf(low(v.w), x[p][6], lo), hi = fmaf(high(v.w), x[p][7], hi);
+                    for (int r = 0; r < R; r++) {
+                        float lo = 0.0f, hi = 0.0f;
+#pragma unroll
+                        for (int p = 0; p < P; p++) {
+                            const uint4 v = w[half][h][p];
+                            lo = fmaf(low(v.x), x[r][p][0], lo), hi = fmaf(high(v.x), x[r][p][1], hi);
+                            lo = fmaf(low(v.y), x[r][p][2], lo), hi = fmaf(high(v.y), x[r][p][3], hi);
+                            lo = fmaf(low(v.z), x[r][p][4], lo), hi = fmaf(high(v.z), x[r][p][5], hi);
+                            lo = fmaf(low(v.w), x[r][p][6], lo), hi = fmaf(high(v.w), x[r][p][7], hi);
+                        }
+                        sums[r][h] = lo + hi;
                     }
-                    sums[h] = lo + hi;
-                }
                 const u32 next = j + (2 + half) * H;
                 if (group + groups * next < rows) row_weights<P, H>(a, rows, count, group, groups, piece0, next, w[half]);
                 // With every exchange a lane keeps half of the outputs, until it has one.
-                int left = H;
+                const u32 output = group + groups * (j + half * H + lane / (32 / H));
 #pragma unroll
-                for (int m = 16; m > 0; m >>= 1) {
-                    if (left > 1) {
-                        left /= 2;
+                for (int r = 0; r < R; r++) {
+                    int left = H;
 #pragma unroll
-                        for (int h = 0; h < left; h++) {
-                            const bool upper = lane & m;
-                            const float give = upper ? sums[h] : sums[h + left], keep = upper ? sums[h + left] : sums[h];
-                            sums[h] = keep + __shfl_xor_sync(FULL, give, m);
+                    for (int m = 16; m > 0; m >>= 1) {
+                        if (left > 1) {
+                            left /= 2;
+#pragma unroll
+                            for (int h = 0; h < left; h++) {
+                                const bool upper = lane & m;
+                                const float give = upper ? sums[r][h] : sums[r][h + left], keep = upper ? sums[r][h + left] : sums[r][h];
+                                sums[r][h] = keep + __shfl_xor_sync(FULL, give, m);
+                            }
+                        } else {
+                            sums[r][0] += __shfl_xor_sync(FULL, sums[r][0], m);
                         }
-                    } else {
-                        sums[0] += __shfl_xor_sync(FULL, sums[0], m);
                     }
+                    if (lane % (32 / H) == 0 && output < rows) partial[(r * rows + output) * S + slice] = sums[r][0];
                 }
-                const u32 r = group + groups * (j + half * H + lane / (32 / H));
-                if (lane % (32 / H) == 0 && r < rows) partial[r * S + slice] = sums[0];
             }
         }
     __syncthreads();
-    if (threadIdx.x >= count) return;
+    if (!holds) return;
     float scale = 1.0f, v = 0.0f;
     if (a.norm.kind == NORM_RMS) {
         float squares = 0.0f;
-        for (u32 i = 0; i < S; i++) squares += moments[i].y;
+        for (u32 i = 0; i < S; i++) squares += moments[row][i].y;
         scale = rsqrtf(squares / a.k + a.norm.eps);
     }
-    for (u32 i = 0; i < S; i++) v += partial[threadIdx.x * S + i];
+    const float* parts = partial + row * rows * S;
+    for (u32 i = 0; i < S; i++) v += parts[mine * S + i];
     v = v * scale + bias;
     if (a.gated) {
         float u = 0.0f;
-        for (u32 i = 0; i < S; i++) u += partial[(count + threadIdx.x) * S + i];
+        for (u32 i = 0; i < S; i++) u += parts[(count + mine) * S + i];
         v = v * sigmoid(v) * u * scale;
     }
-    at<float>(a.store.out)[mine] = old + gate * activate(a.store.act, v);
+    at<float>(a.store.out)[(u64)row * a.store.out_stride + first + mine] = old + gate * activate(a.store.act, v);
 }
 
 // Rows of up to 4096 values, for blocks with few outputs, whose next kernel finds room beside them, and with many; longer rows.
-KERNEL_AHEAD(row_bf16, RowArgs, 32 * ROW_WARPS, 2) { row_product<1, 4>(a); }
-KERNEL_AHEAD(row_many_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 8>(a); }
-KERNEL_AHEAD(row_long_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<2, 4>(a); }
+KERNEL_AHEAD(row_bf16, RowArgs, 32 * ROW_WARPS, 2) { row_product<1, 4, 1>(a); }
+KERNEL_AHEAD(row_many_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 8, 1>(a); }
+KERNEL_AHEAD(row_long_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<2, 4, 1>(a); }
+// Two rows, and up to four.
+KERNEL_AHEAD(row_two_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 4, 2>(a); }
+KERNEL_AHEAD(row_two_long_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<2, 2, 2>(a); }
+KERNEL_AHEAD(row_four_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 4, 4>(a); }
