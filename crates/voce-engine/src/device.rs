@@ -82,6 +82,10 @@ fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
     if let Some(device) = open.iter().find(|(n, _)| *n == number).and_then(|(_, d)| d.upgrade()) {
         return Ok(device);
     }
+    if cuda::must_compile(number) {
+        // Whoever waits should know what for.
+        tracing::warn!("compiling kernels for GPU {number}: up to a minute, once");
+    }
     let device = Device::open(number)?;
     device.tune(Tuning { tf32: true, ..Tuning::default() });
     open.push((number, Arc::downgrade(&device)));

@@ -58,6 +58,12 @@ pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
     Ok(devices)
 }
 
+/// Whether opening the device of this number begins with compiling kernels for it, which takes up to a minute.
+pub fn must_compile(ordinal: usize) -> bool {
+    let devices = nvidia::devices().unwrap_or_default();
+    devices.get(ordinal).is_some_and(|info| !program::is_kept(info.capability))
+}
+
 /// Numbers without padding that may travel to and from a device as bytes.
 ///
 /// # Safety

@@ -182,16 +182,23 @@ pub(crate) fn compile((major, minor): (u32, u32)) -> Result<Vec<u8>, CudaError> 
     }
 }
 
+/// The machine code for a compute capability that is kept.
+fn kept(capability: (u32, u32)) -> Option<Vec<u8>> {
+    std::fs::read(cache_path(capability)?).ok().filter(|image| image.starts_with(b"\x7fELF"))
+}
+
+/// Whether there is machine code for a compute capability.
+pub(crate) fn is_kept(capability: (u32, u32)) -> bool {
+    kept(capability).is_some()
+}
+
 /// The machine code for a compute capability: from the cache, or compiled and put there.
 pub(crate) fn image(capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
-    let path = cache_path(capability);
-    if let Some(image) =
-        path.as_deref().and_then(|p| std::fs::read(p).ok()).filter(|i| i.starts_with(b"\x7fELF"))
-    {
+    if let Some(image) = kept(capability) {
         return Ok(image);
     }
     let image = compile(capability)?;
-    if let Some(path) = path {
+    if let Some(path) = cache_path(capability) {
         keep(&path, &image);
     }
     Ok(image)

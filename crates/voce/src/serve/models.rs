@@ -7,6 +7,7 @@ use voce_engine::listener::{Listener, ListenerOptions};
 use voce_engine::speaker::Overlap;
 use voce_engine::store::Store;
 use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
+use voce_runtime::cuda::Device;
 use voce_server::Models;
 use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser, SpreadEars};
 use voce_server::mouth::MouthOptions;
@@ -20,6 +21,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Slots of a model when nobody says.
 const SLOTS: usize = 8;
+/// The same on a GPU, where a stream more costs little.
+const DEVICE_SLOTS: usize = 64;
 /// Streams beyond the slots, for those that start anew before the old one has gone.
 const SPARE: usize = 4;
 /// How long a request waits for a slot when nobody says.
@@ -66,6 +69,11 @@ pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
     Ok(Plan { speak, hear })
 }
 
+/// Slots of a model on a device, or on the CPU, when nobody says.
+fn default_slots(device: Option<&Arc<Device>>) -> usize {
+    if device.is_some() { DEVICE_SLOTS } else { SLOTS }
+}
+
 /// Opens the recognisers, and prepares the voices to be opened.
 pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
     let plan = plan(store, settings)?;
@@ -79,7 +87,7 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     let mut models = Models::default();
     // A voice is on one device, and each on the next.
     for (reference, device) in plan.speak.into_iter().zip(devices.iter().cycle()) {
-        let slots = settings.speak_slots.unwrap_or(SLOTS).max(1);
+        let slots = settings.speak_slots.unwrap_or(default_slots(device.as_ref())).max(1);
         let options = SpeakerOptions {
             precision: precision(device.as_ref()),
             threads,
@@ -102,7 +110,7 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         mouth.voice_aliases = pairs("voice-alias", &settings.voice_alias)?;
         models.mouths.push(mouth);
     }
-    let slots = settings.hear_slots.unwrap_or(SLOTS).max(1);
+    let slots = settings.hear_slots.unwrap_or(default_slots(devices.iter().flatten().next())).max(1);
     let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));

@@ -35,10 +35,10 @@ pub(crate) struct Settings {
     /// No recogniser at all
     #[arg(long, env = "VOCE_NO_HEAR", value_parser = FalseyValueParser::new())]
     pub(super) no_hear: bool,
-    /// Speech requests at once, for each voice model [default: 8]
+    /// Speech requests at once, for each voice model [default: 8, on a GPU 64]
     #[arg(long, value_name = "N", env = "VOCE_SPEAK_SLOTS")]
     pub(super) speak_slots: Option<usize>,
-    /// Recognition streams at once, for each recogniser [default: 8]
+    /// Recognition streams at once, for each recogniser [default: 8, on a GPU 64]
     #[arg(long, value_name = "N", env = "VOCE_HEAR_SLOTS")]
     pub(super) hear_slots: Option<usize>,
     /// Precision of the weights [default: auto]

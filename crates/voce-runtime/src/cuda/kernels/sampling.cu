@@ -4,6 +4,8 @@
 
 #define SAMPLE_THREADS 256
 #define SAMPLE_WARPS (SAMPLE_THREADS / 32)
+// Tokens that threads share out evenly before they draw noise for them.
+#define SAMPLE_LIST 1024
 
 struct SampleRow {
     u32 slot, step, seed_low, seed_high;
@@ -148,8 +150,9 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     __shared__ u32 counts[2][SAMPLE_WARPS], tops[SAMPLE_WARPS], floors[SAMPLE_WARPS];
     __shared__ u64 sums[2][SAMPLE_WARPS];
     __shared__ Best winners[33];
-    const u64 place = a.rows + sizeof(SampleRow) * blockIdx.x;
-    const uint4 row0 = table_load(place), row1 = table_load(place + 16), row2 = table_load(place + 32);
+    __shared__ u32 list[SAMPLE_LIST], listed;
+    const u64 settings = a.rows + sizeof(SampleRow) * blockIdx.x;
+    const uint4 row0 = table_load(settings), row1 = table_load(settings + 16), row2 = table_load(settings + 32);
     const SampleRow r = {row0.x, row0.y, row0.z, row0.w, __uint_as_float(row1.x), __uint_as_float(row1.y), __uint_as_float(row1.z),
                          row1.w, row2.x, row2.y, 0, 0};
     dependents_may_start();
@@ -157,6 +160,8 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     const float* x = at<const float>(a.logits) + (u64)blockIdx.x * a.stride;
     const u32* seen = a.history && r.penalty != 1.0f ? at<const u32>(a.history) + (u64)r.slot * a.words : 0;
     u32 own = 0, allowed = 0, turn = 0;
+    if (threadIdx.x == 0) listed = 0;
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < a.n; i += SAMPLE_THREADS) {
         float v = x[i];
         if (seen && (seen[i / 32] >> (i % 32) & 1)) v = v < 0.0f ? plain_mul(v, r.penalty) : v / r.penalty;
@@ -197,7 +202,19 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
         }
     }
     Best best = {-INF, NO_INDEX};
-    for (u32 i = threadIdx.x; i < a.n; i += SAMPLE_THREADS) {
+    // Noise is many instructions, and few tokens are left that need it.
+    const bool few = r.inverse > 0.0f && r.top_k > 0 && r.top_k <= SAMPLE_LIST / 2;
+    if (few) {
+        for (u32 i = threadIdx.x; i < a.n; i += SAMPLE_THREADS) {
+            if (keys[i] < limit) continue;
+            const u32 place = atomicAdd(&listed, 1u);
+            if (place < SAMPLE_LIST) list[place] = i;
+        }
+        __syncthreads();
+    }
+    const bool whole = few && listed <= SAMPLE_LIST;
+    for (u32 j = threadIdx.x; j < (whole ? listed : a.n); j += SAMPLE_THREADS) {
+        const u32 i = whole ? list[j] : j;
         if (keys[i] < limit) continue;
         const Best now = {plain_add(value_of(keys[i]), r.inverse > 0.0f ? gumbel(r, i) : 0.0f), i};
         if (before(now, best)) best = now;
@@ -211,6 +228,7 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     if (!a.next) return;
     float* to = at<float>(a.next) + ((u64)a.first + (u64)blockIdx.x * a.every) * a.next_stride;
     const u64 row = (u64)token * a.table_stride;
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < a.dim; i += SAMPLE_THREADS) {
         float v = 0.0f;
         if (token < a.table_rows)
