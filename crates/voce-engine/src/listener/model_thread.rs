@@ -1,6 +1,6 @@
-//! The model thread: it owns encoder, search and all slots, and steps what has audio for a chunk.
+//! The model thread of a lane: it owns the lane's encoder state, search and slots, and steps what has audio for a chunk.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use super::device_mel::DeviceMel;
 use super::event::EndReason;
 use super::histogram::Histogram;
 use super::inlet::{Inlet, Mark, SAMPLE_RATE};
+use super::lanes::Live;
 use super::outlet::Outlet;
 use super::slot::{NewStream, Plan, Planned, Slot};
 use super::words::Speller;
@@ -26,7 +27,7 @@ use crate::wake::{Waker, lock};
 
 /// Encoder frames of a step at most, unless one stream alone needs more.
 const STEP_FRAMES: usize = 512;
-/// The same on a device, which has room for thousands of streams.
+/// The same of all lanes of a device, which has room for thousands of streams.
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
@@ -46,7 +47,7 @@ pub(super) struct Model {
     pub fingerprint: u64,
 }
 
-/// Work of the model thread so far.
+/// Work of all model threads so far.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerStats {
     /// Steps.
@@ -78,11 +79,17 @@ pub(super) struct ModelThread {
     pub requests: Receiver<NewStream>,
     pub waker: Arc<Waker>,
     pub stop: Arc<AtomicBool>,
-    /// Slots in use, counted up by those who ask for one.
-    pub live: Arc<AtomicUsize>,
+    /// Slots in use of each lane.
+    pub live: Live,
     pub stats: Arc<Mutex<ListenerStats>>,
     pub tracer: Tracer,
+    /// Which lane this is.
+    pub lane: usize,
     pub slots: usize,
+    /// The number that its first slot has among those of all lanes.
+    pub first_slot: usize,
+    /// Encoder frames that a step may take of one stream.
+    pub room: usize,
     pub pulse: Arc<Pulse>,
     pub keep_warm: Option<Duration>,
     pub faults: Faults,
@@ -175,11 +182,12 @@ impl ModelThread {
         }
     }
 
-    /// Waits for work. A model without streams is stepped now and then to keep it warm, if that was asked for.
+    /// Waits for work. A model without streams is stepped now and then to keep it warm, if that was asked for; while
+    /// another lane has some, it is warm.
     fn rest(&mut self, r: &mut Running) {
-        let idle = r.slots.iter().all(Option::is_none);
-        let woken = self.waker.wait(self.keep_warm.filter(|_| idle));
-        if !woken && idle {
+        let empty = r.slots.iter().all(Option::is_none);
+        let woken = self.waker.wait(self.keep_warm.filter(|_| empty));
+        if !woken && empty && self.live.iter().all(|n| n.load(Ordering::Relaxed) == 0) {
             self.warm_step(r);
         }
     }
@@ -188,7 +196,7 @@ impl ModelThread {
     fn warm_step(&mut self, r: &mut Running) {
         let model = self.model.clone();
         let Ok(search) = SearchState::new(&model.decoder, &SearchOptions::with_beam(1)) else { return };
-        self.pulse.begin(Stage::Model);
+        self.pulse.begin(Stage::Lane(self.lane));
         self.faults.pass(FaultPoint::Step);
         let offline = model.encoder.is_offline();
         let rows = if offline { WARM_ROWS } else { model.encoder.mel_rows(0, 1, true) };
@@ -204,7 +212,7 @@ impl ModelThread {
             let span = Span { slot: 0, rows: frames };
             r.search.step(&mut self.exec, &model.decoder, &mut r.projected, &[span], &mut [search]);
         }
-        self.pulse.warmed(Stage::Model);
+        self.pulse.warmed(Stage::Lane(self.lane));
     }
 
     /// Does something for one stream; if that panics, this stream ends and no other.
@@ -214,7 +222,10 @@ impl ModelThread {
             work(self, r);
         }));
         if result.is_err() {
-            tracing::error!(slot = i, "a panic in one stream: it was ended, the others go on");
+            tracing::error!(
+                slot = self.first_slot + i,
+                "a panic in one stream: it was ended, the others go on"
+            );
             self.free(r, i, Err(EngineError::Broken));
         }
     }
@@ -251,7 +262,7 @@ impl ModelThread {
     fn free(&self, r: &mut Running, i: usize, result: Result<(), EngineError>) {
         if let Some(slot) = r.slots[i].take() {
             // Whoever learns of the end may ask for a new stream at once.
-            self.live.fetch_sub(1, Ordering::Relaxed);
+            self.live[self.lane].fetch_sub(1, Ordering::Relaxed);
             slot.inlet.hang_up();
             slot.outlet.finish(result);
         }
@@ -264,7 +275,7 @@ impl ModelThread {
         if r.spans.is_empty() {
             return did;
         }
-        self.pulse.begin(Stage::Model);
+        self.pulse.begin(Stage::Lane(self.lane));
         self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
         let filling = Instant::now();
@@ -298,7 +309,8 @@ impl ModelThread {
         self.tracer.event("search", filling + front + encoder, search, rows);
         self.count(r, rows, [front, encoder, search, begun.elapsed()]);
         self.settle(r);
-        self.pulse.end(Stage::Model, begun.elapsed(), rows, r.spans.iter().map(|s| s.slot));
+        let slots = r.spans.iter().map(|s| self.first_slot + s.slot);
+        self.pulse.end(Stage::Lane(self.lane), begun.elapsed(), rows, slots);
         true
     }
 
@@ -308,8 +320,11 @@ impl ModelThread {
         let (n, offline) = (r.slots.len(), model.encoder.is_offline());
         let factor = model.encoder.config().subsampling_factor;
         let live = r.slots.iter().flatten().count().max(1);
-        let most = if self.exec.device().is_some() { DEVICE_STEP_FRAMES } else { STEP_FRAMES };
-        let room = frames_per_stream(&model.encoder, self.slots).min(most / live);
+        let most = match self.exec.device() {
+            Some(_) => DEVICE_STEP_FRAMES / self.live.len(),
+            None => STEP_FRAMES,
+        };
+        let room = self.room.min(most / live);
         r.spans.clear();
         let (mut frames, mut did) = (0, false);
         let first = r.turn;

@@ -145,7 +145,13 @@ impl Cuda {
         let mut written = buffer.twin.written.lock().unwrap_or_else(|e| e.into_inner());
         if !std::ops::Range::is_empty(&written) {
             let values = &buffer.host()[written.clone()];
-            self.queue.upload(at + 4 * written.start as u64, bytes(values));
+            let to = at + 4 * written.start as u64;
+            if buffer.shared {
+                // Others may read it next, and they do not wait for what this executor enqueues.
+                self.queue.device.check(self.queue.device.write(to, bytes(values)));
+            } else {
+                self.queue.upload(to, bytes(values));
+            }
             *written = 0..0;
         }
         at
