@@ -15,6 +15,7 @@ use voce_engine::store::Store;
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 
+use super::args::Threads;
 use super::hear_args::BenchHearArgs;
 use super::hear_report::{HearReport, Rates, hear_rates};
 use super::{SEED, hear_peers, trace};
@@ -45,7 +46,9 @@ pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
     let audio = audio(args)?;
     let device = args.device.open()?;
     for precision in &args.precision {
-        for threads in args.threads.counts() {
+        // A GPU's recogniser chooses by itself how many do the host's part.
+        let chosen = matches!(args.threads, Threads::Fixed(0)) && device.is_some();
+        for threads in if chosen { vec![0] } else { args.threads.counts() } {
             let precision = device::precision(*precision, device.as_ref());
             one(console, args, &audio, precision, threads, device.clone())?;
         }
@@ -85,7 +88,7 @@ fn one(
         ..ListenerOptions::default()
     };
     let progress = console.progress();
-    progress.set_message(format!("loading {precision} on {threads} threads"));
+    progress.set_message(format!("loading {precision}"));
     machine::reset_peak_rss();
     let device = options.device.clone();
     // Copying the audio of a GPU's streams needs more than one core; on a CPU the model has the others.
