@@ -273,6 +273,7 @@ impl Listener {
             stop: Arc::<AtomicBool>::default(),
             placing: Mutex::default(),
         };
+        let turn = (lanes > 1 && place.device.is_some()).then(Arc::default);
         for (lane, ((exec, cores), (slots, state))) in
             teams.into_iter().zip(lanes::shares(slots, lanes).zip(states)).enumerate()
         {
@@ -290,6 +291,7 @@ impl Listener {
                 stats: stats.clone(),
                 tracer: Tracer::new(options.trace.clone(), TRACES[lane]),
                 lane,
+                turn: turn.clone(),
                 slots,
                 first_slot: all.slots(),
                 room,

@@ -29,6 +29,10 @@ use crate::wake::{Waker, lock};
 const STEP_FRAMES: usize = 512;
 /// The same of all lanes of a device, which has room for thousands of streams.
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
+/// Encoder frames of a step that fills a device: such steps of several lanes take turns there.
+const TURN_FRAMES: usize = 768;
+/// Encoder frames from which a device begins while the host still asks for the last layers.
+const EARLY_FRAMES: usize = 4096;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
 /// Mel rows of a step that keeps an offline model warm.
@@ -85,6 +89,8 @@ pub(super) struct ModelThread {
     pub tracer: Tracer,
     /// Which lane this is.
     pub lane: usize,
+    /// Held by the lane whose encoder fills the device; none where there is one lane, or no device.
+    pub turn: Option<Arc<Mutex<()>>>,
     pub slots: usize,
     /// The number that its first slot has among those of all lanes.
     pub first_slot: usize,
@@ -103,6 +109,8 @@ struct Running {
     turn: usize,
     mel: Buffer,
     spans: Vec<FrameSpan>,
+    /// Encoder frames that they make, or a few more.
+    planned: usize,
     parts: Vec<Part>,
     projected: Buffer,
     piece: Buffer,
@@ -147,6 +155,7 @@ impl ModelThread {
             turn: 0,
             mel: Buffer::new(1, model.bins),
             spans: Vec::with_capacity(self.slots),
+            planned: 0,
             parts: Vec::with_capacity(self.slots),
             projected: Buffer::new(1, width),
             piece: Buffer::new(1, width),
@@ -282,6 +291,11 @@ impl ModelThread {
         self.exec.note(0);
         self.fill(r);
         self.exec.note(1);
+        // Two large steps side by side would both end late, and the device would wait for both lanes' hosts at once. What
+        // can be asked of it before its turn is.
+        let turn = self.turn.clone().filter(|_| r.planned >= TURN_FRAMES);
+        let early = turn.as_deref().filter(|_| r.planned >= EARLY_FRAMES).and_then(|t| t.try_lock().ok());
+        self.exec.hold_back(turn.is_some() && early.is_none());
         let encoding = Instant::now();
         let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
         let rows = spans.iter().map(|s| s.rows).sum();
@@ -290,6 +304,14 @@ impl ModelThread {
             model.decoder.project(&mut self.exec, x, rows, &mut r.projected);
         }
         self.exec.note(2);
+        let asked = Instant::now();
+        let mut turned = asked;
+        if let Some(turn) = &turn {
+            let taken = early.unwrap_or_else(|| lock(turn));
+            turned = Instant::now();
+            self.exec.finish();
+            drop(taken);
+        }
         r.parts.clear();
         let mut row = 0;
         for s in spans {
@@ -302,11 +324,12 @@ impl ModelThread {
             tracing::error!("the device has failed, and its streams end: {e}");
             return true;
         }
-        let times = self.times([filling, encoding, searching]);
-        let [front, encoder, search] = times;
+        let spent = [encoding - filling, searching - encoding - (turned - asked), searching.elapsed()];
+        let [front, encoder, search] = self.times(spent, turn.is_some());
         self.tracer.event("mel", filling, front, rows);
-        self.tracer.event("encoder", filling + front, encoder, rows);
-        self.tracer.event("search", filling + front + encoder, search, rows);
+        let encoded = if turn.is_some() { turned } else { filling + front };
+        self.tracer.event("encoder", encoded, encoder, rows);
+        self.tracer.event("search", searching + searching.elapsed().saturating_sub(search), search, rows);
         self.count(r, rows, [front, encoder, search, begun.elapsed()]);
         self.settle(r);
         let slots = r.spans.iter().map(|s| self.first_slot + s.slot);
@@ -343,17 +366,20 @@ impl ModelThread {
             }
             r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
         }
+        r.planned = frames;
         did
     }
 
-    /// How long front end, encoder and search took that began at these moments. A device does what the search waits for:
-    /// what it took for the others is theirs.
-    fn times(&self, begun: [Instant; 3]) -> [Duration; 3] {
-        let [filling, encoding, searching] = begun;
-        let (front, encoder, search) = (encoding - filling, searching - encoding, searching.elapsed());
+    /// How long front end, encoder and search took, of the time that the host spent on each. A device does what the host
+    /// waits for, with the search or, where lanes take turns, before it: what that took for the others is theirs.
+    fn times(&self, [front, encoder, search]: [Duration; 3], in_turn: bool) -> [Duration; 3] {
         let between = |from| self.exec.between(from, from + 1).unwrap_or_default();
-        let (made, encoded) = (between(0).min(search), between(1));
-        let encoded = encoded.min(search - made);
+        if in_turn {
+            let encoded = between(1).min(encoder);
+            return [front + (encoder - encoded), encoded, search];
+        }
+        let made = between(0).min(search);
+        let encoded = between(1).min(search - made);
         [front + made, encoder + encoded, search - made - encoded]
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct Cuda {
     touched: Vec<[u32; 2]>,
     /// Whether f32 products may round their operands to TF32.
     pub(crate) tf32: bool,
+    /// Whether nothing begins before a result is asked for.
+    pub(crate) held: bool,
 }
 
 /// Device memory between the launches of an op, grown and kept.
@@ -107,7 +109,7 @@ impl Cuda {
         let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
         queue.use_events = events;
-        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
+        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32, held: false })
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -115,7 +117,9 @@ impl Cuda {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.queue.flush();
+        if !self.held {
+            self.queue.flush();
+        }
     }
 
     pub(crate) fn finish(&mut self) {

@@ -180,6 +180,13 @@ impl Exec {
         self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
+    /// While this is on, [`Exec::begin`] does nothing: a device begins when a result is asked for, or with [`Exec::finish`].
+    pub fn hold_back(&mut self, on: bool) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.held = on;
+        }
+    }
+
     /// Lets a device begin with the ops so far, and does not wait for it.
     pub fn begin(&mut self) {
         if let Some(cuda) = &mut self.cuda {
