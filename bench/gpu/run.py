@@ -31,10 +31,10 @@ def speeds():
     """What is timed: a name and the arguments of the binary."""
     nemotron = ["bench", "hear", "--shape", "nemotron-0.6b", "--chunk"]
     yield "nemotron-0.6b, one stream", [*nemotron, "80,560", "--seconds", "11.2"]
-    yield "nemotron-0.6b 560 ms", [*nemotron, "560", "--streams", "3000,6000", "--seconds", "5.6"]
+    yield "nemotron-0.6b 560 ms", [*nemotron, "560", "--streams", "3000,6000", "--seconds", "11.2"]
     yield "nemotron-0.6b 560 ms, more", [*nemotron, "560", "--streams", "8000,10000", "--seconds", "5.6"]
-    yield "nemotron-0.6b 80 ms", [*nemotron, "80", "--streams", "2000,4000", "--seconds", "3.2"]
-    yield "nemotron-0.6b 560 ms beam 4", [*nemotron, "560", "--streams", "3000", "--seconds", "5.6", "--beam", "4"]
+    yield "nemotron-0.6b 80 ms", [*nemotron, "80", "--streams", "2000,4000", "--seconds", "4.8"]
+    yield "nemotron-0.6b 560 ms beam 4", [*nemotron, "560", "--streams", "3000", "--seconds", "11.2", "--beam", "4"]
     offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--seconds", "10", "--streams"]
     yield "parakeet-tdt-0.6b, whole utterances of 10 s", [*offline, "64,512", "--repeat", "3", "--utterances", "8"]
     yield "parakeet-tdt-0.6b, one batch of 10 s", [*offline, "64", "--repeat", "5"]

@@ -29,8 +29,8 @@ use crate::wake::{Waker, lock};
 const STEP_FRAMES: usize = 512;
 /// The same of all lanes of a device, which has room for thousands of streams.
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
-/// Encoder frames of a step that fills a device: such steps of several lanes take turns there.
-const TURN_FRAMES: usize = 768;
+/// Encoder frames for each multiprocessor of a device from which a step fills it: such steps of several lanes take turns.
+const TURN_FRAMES: usize = 6;
 /// Encoder frames from which a device begins while the host still asks for the last layers.
 const EARLY_FRAMES: usize = 4096;
 /// Encoder frames of an offline utterance that memory is made for at first.
@@ -293,7 +293,8 @@ impl ModelThread {
         self.exec.note(1);
         // Two large steps side by side would both end late, and the device would wait for both lanes' hosts at once. What
         // can be asked of it before its turn is.
-        let turn = self.turn.clone().filter(|_| r.planned >= TURN_FRAMES);
+        let processors = self.exec.device().map_or(0, |d| d.info().processors as usize);
+        let turn = self.turn.clone().filter(|_| r.planned >= TURN_FRAMES * processors);
         let early = turn.as_deref().filter(|_| r.planned >= EARLY_FRAMES).and_then(|t| t.try_lock().ok());
         self.exec.hold_back(turn.is_some() && early.is_none());
         let encoding = Instant::now();

@@ -41,8 +41,10 @@ fn every_lane_hears_the_same() {
 #[test]
 fn lanes_of_a_device_hear_what_the_cpu_hears() {
     let device = Device::emulated().unwrap();
-    let audio = &clip("b.wav")[..14_000];
-    for name in ["stream", "prompt", "tdt"] {
+    // A whole utterance of two seconds fills the emulated device, whose lanes then take turns.
+    let long = clip("long.wav");
+    for (name, samples) in [("stream", 14_000), ("prompt", 14_000), ("tdt", 34_000)] {
+        let audio = &long[..samples];
         let request = ListenRequest::default();
         let want = hear(&open(name, 1), &request, audio);
         let listener = open_with(name, ListenerOptions { device: Some(device.clone()), ..exact(3) });
