@@ -32,12 +32,13 @@ def speeds():
     """What is timed: a name and the arguments of the binary."""
     nemotron = ["bench", "hear", "--shape", "nemotron-0.6b", "--chunk"]
     yield "nemotron-0.6b, one stream", [*nemotron, "80,560", "--seconds", "11.2"]
-    yield "nemotron-0.6b 560 ms", [*nemotron, "560", "--streams", "3000,6000", "--seconds", "5.6"]
+    yield "nemotron-0.6b 560 ms", [*nemotron, "560", "--streams", "3000,6000", "--seconds", "11.2"]
     yield "nemotron-0.6b 560 ms, more", [*nemotron, "560", "--streams", "8000,10000", "--seconds", "5.6"]
-    yield "nemotron-0.6b 80 ms", [*nemotron, "80", "--streams", "2000,4000", "--seconds", "3.2"]
-    yield "nemotron-0.6b 560 ms beam 4", [*nemotron, "560", "--streams", "3000", "--seconds", "5.6", "--beam", "4"]
-    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64,512", "--seconds", "10", "--repeat", "5"]
-    yield "parakeet-tdt-0.6b, whole utterances of 10 s", offline
+    yield "nemotron-0.6b 80 ms", [*nemotron, "80", "--streams", "2000,4000", "--seconds", "4.8"]
+    yield "nemotron-0.6b 560 ms beam 4", [*nemotron, "560", "--streams", "3000", "--seconds", "11.2", "--beam", "4"]
+    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--seconds", "10", "--streams"]
+    yield "parakeet-tdt-0.6b, whole utterances of 10 s", [*offline, "64,512", "--repeat", "3", "--utterances", "8"]
+    yield "parakeet-tdt-0.6b, one batch of 10 s", [*offline, "64", "--repeat", "5"]
     yield "pocket-100m", ["bench", "say", "--shape", "pocket-100m", "--frames", "125"]
     yield "pocket-100m, many", ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", "16,64,256,512"]
     yield "qwen3-tts-1.7b", ["bench", "decode", "--shape", "qwen3-tts-1.7b", "--streams", "1,64"]
@@ -48,6 +49,8 @@ def kernels():
     """What is run with every kernel timed."""
     hear = ["bench", "hear", "--shape", "nemotron-0.6b", "--seconds", "2.8"]
     yield "nemotron-0.6b 560 ms x 3000", [*hear, "--chunk", "560", "--streams", "3000"]
+    offline = ["bench", "hear", "--shape", "parakeet-tdt-0.6b", "--seconds", "10", "--utterances", "2"]
+    yield "parakeet-tdt-0.6b, 10 s x 64", [*offline, "--streams", "64"]
     yield "nemotron-0.6b 80 ms x 1", [*hear, "--chunk", "80"]
     yield "nemotron-0.6b 80 ms x 2000", [*hear, "--chunk", "80", "--streams", "2000"]
     yield "pocket-100m x 1, x 256", ["bench", "say", "--shape", "pocket-100m", "--frames", "50", "--streams", "1,256"]

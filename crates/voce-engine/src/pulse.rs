@@ -17,13 +17,24 @@ const MAX_SLOW: usize = 16;
 pub(crate) enum Stage {
     Model,
     Codec,
+    /// The model thread of a listener's lane.
+    Lane(usize),
 }
 
 impl Stage {
     fn name(self) -> &'static str {
         match self {
-            Stage::Model => "model",
+            Stage::Model | Stage::Lane(_) => "model",
             Stage::Codec => "codec",
+        }
+    }
+
+    /// Its place among the threads of its model.
+    fn index(self) -> usize {
+        match self {
+            Stage::Model => 0,
+            Stage::Codec => 1,
+            Stage::Lane(lane) => lane,
         }
     }
 }
@@ -48,20 +59,20 @@ pub struct Pulse {
     frame: Duration,
     alive: AtomicBool,
     /// Microseconds after `born`, plus one, at which the step under way began; 0 between steps.
-    begun: [AtomicU64; 2],
+    begun: Box<[AtomicU64]>,
     slow_steps: AtomicU64,
     warm_steps: AtomicU64,
     slow: Mutex<VecDeque<SlowStep>>,
 }
 
 impl Pulse {
-    /// The pulse of a model whose frames last so long.
-    pub(crate) fn new(frame: Duration) -> Arc<Self> {
+    /// The pulse of a model of so many threads, whose frames last so long.
+    pub(crate) fn new(frame: Duration, threads: usize) -> Arc<Self> {
         Arc::new(Self {
             born: Instant::now(),
             frame,
             alive: AtomicBool::new(true),
-            begun: Default::default(),
+            begun: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             slow_steps: AtomicU64::new(0),
             warm_steps: AtomicU64::new(0),
             slow: Mutex::default(),
@@ -73,7 +84,7 @@ impl Pulse {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// How long the step under way has taken; none between steps.
+    /// How long the step under way has taken, of several the oldest; none between steps.
     pub fn in_step(&self) -> Option<Duration> {
         let now = self.born.elapsed();
         let begun = self.begun.iter().filter_map(|b| b.load(Ordering::Relaxed).checked_sub(1)).min()?;
@@ -98,7 +109,7 @@ impl Pulse {
     /// A step begins.
     pub(crate) fn begin(&self, stage: Stage) {
         let now = self.born.elapsed().as_micros() as u64 + 1;
-        self.begun[stage as usize].store(now, Ordering::Relaxed);
+        self.begun[stage.index()].store(now, Ordering::Relaxed);
     }
 
     /// A step ends. `frames` is how many frames of one stream it may have taken.
@@ -109,7 +120,7 @@ impl Pulse {
         frames: usize,
         slots: impl Iterator<Item = usize>,
     ) {
-        self.begun[stage as usize].store(0, Ordering::Relaxed);
+        self.begun[stage.index()].store(0, Ordering::Relaxed);
         if took <= self.frame * SLOW_FRAMES {
             return;
         }
@@ -127,7 +138,7 @@ impl Pulse {
 
     /// A step that only kept caches warm has ended.
     pub(crate) fn warmed(&self, stage: Stage) {
-        self.begun[stage as usize].store(0, Ordering::Relaxed);
+        self.begun[stage.index()].store(0, Ordering::Relaxed);
         self.warm_steps.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -147,8 +158,15 @@ mod tests {
 
     #[test]
     fn slow_steps_are_told_with_their_slots() {
-        let pulse = Pulse::new(Duration::from_millis(80));
+        let pulse = Pulse::new(Duration::from_millis(80), 2);
         assert_eq!(pulse.in_step(), None);
+        // A step of one thread ends while that of another goes on.
+        pulse.begin(Stage::Lane(0));
+        pulse.begin(Stage::Lane(1));
+        pulse.end(Stage::Lane(0), Duration::ZERO, 1, [0].into_iter());
+        assert!(pulse.in_step().is_some());
+        pulse.warmed(Stage::Lane(1));
+        assert_eq!((pulse.in_step(), pulse.warm_steps()), (None, 1));
         pulse.begin(Stage::Codec);
         assert!(pulse.in_step().is_some());
         pulse.end(Stage::Codec, Duration::from_millis(400), 1, [3].into_iter());

@@ -12,8 +12,10 @@ pub(crate) struct Waker {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        *lock(&self.raised) = true;
-        self.condvar.notify_one();
+        // Who was woken before and has not looked since is not woken again: that would be a call of the system each time.
+        if !std::mem::replace(&mut *lock(&self.raised), true) {
+            self.condvar.notify_one();
+        }
     }
 
     /// Waits to be woken, or for so long where a time is given. Returns whether it was woken.

@@ -218,7 +218,7 @@ fn many_beams_find_what_each_finds_alone() {
         exec.status().unwrap();
         states.into_iter().map(|s| s.finish().swap_remove(0)).collect::<Vec<Hypothesis>>()
     };
-    let got = run(&on_device, &mut backend::exec(1), STREAMS);
+    let got = run(&on_device, &mut backend::exec(3), STREAMS);
     let want = run(&on_host, &mut Exec::new(1).unwrap(), KINDS);
     let labels = |h: &Hypothesis| h.tokens.iter().map(|t| (t.id, t.frame)).collect::<Vec<_>>();
     for (i, got) in got.iter().enumerate() {

@@ -44,7 +44,7 @@ impl Embedding {
         let rows = self.rows();
         if exec.device().is_some() {
             let spread = self.spread.get_or_init(|| {
-                let mut spread = Buffer::new(rows + 1, self.dim);
+                let mut spread = Buffer::new(rows + 1, self.dim).shared();
                 (0..rows).for_each(|r| self.lookup(r, spread.row_mut(r)));
                 spread
             });

@@ -5,7 +5,7 @@ mod suite;
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
     Activation, Buffer, ChunkSpan, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, FrameSpan, KvCache,
-    KvFormat, KvSpec, Matrix, RelativeAttentionOp, RelativePositions, RowNorm, Span, SubsampleOp,
+    KvFormat, KvSpec, LinearOp, Matrix, RelativeAttentionOp, RelativePositions, RowNorm, Span, SubsampleOp,
     SubsampleSpec, SubsampleState, Vector, reference,
 };
 
@@ -120,6 +120,8 @@ fn relative_attention_agrees_and_does_not_depend_on_how_many_chunks_come_at_once
                 (1, 64, 7, 70, 200),
                 (3, 32, 14, 70, 150),
                 (2, 48, 20, 40, 130),
+                (1, 128, 7, 70, 84),
+                (1, 128, 20, 20, 50),
             ] {
                 let h = Heads::new(exec, &mut rng, heads, dim, left + chunk - 1, chunk - 1, format);
                 let qkv = rng.buffer(total, 3 * heads * dim);
@@ -153,16 +155,52 @@ fn relative_attention_agrees_and_does_not_depend_on_how_many_chunks_come_at_once
 fn relative_attention_over_a_whole_utterance_sees_everything() {
     each_exec(|exec, name| {
         let mut rng = Rng(12);
-        for (format, kv, bound) in FORMATS {
-            let total = 150;
-            let h = Heads::new(exec, &mut rng, 2, 24, 199, 199, format);
-            let qkv = rng.buffer(total, 3 * 2 * 24);
+        for ((format, kv, bound), (dim, total)) in
+            FORMATS.into_iter().flat_map(|f| [(24, 150), (128, 77), (128, 5)].map(|s| (f, s)))
+        {
+            let h = Heads::new(exec, &mut rng, 2, dim, 199, 199, format);
+            let qkv = rng.buffer(total, 3 * 2 * dim);
             let mut cache = cache(&h, 160, kv);
             let span = ChunkSpan { slot: 0, rows: total, chunk: usize::MAX, left: 0 };
             let out = h.run(exec, &qkv, &[span], &mut cache);
             for t in 0..total {
                 let e = error(out.row(t), &h.want(&qkv, t, 0, total));
-                assert!(e < bound, "{name} {kv:?} row {t}: {e:e}");
+                assert!(e < bound, "{name} {kv:?} {dim} row {t}: {e:e}");
+            }
+        }
+    });
+}
+
+#[test]
+fn relative_attention_that_is_kept_for_products_is_the_same() {
+    each_exec(|exec, name| {
+        let mut rng = Rng(14);
+        for (chunk, total) in [(usize::MAX, 40), (7, 21)] {
+            let h = Heads::new(exec, &mut rng, 1, 128, 99, 99, Format::Bf16);
+            let qkv = rng.buffer(total, 3 * 128);
+            let span = ChunkSpan { slot: 1, rows: total, chunk, left: 14 };
+            let want = h.run(exec, &qkv, &[span], &mut cache(&h, 80, KvFormat::Bf16));
+            let mut kept = Buffer::new(total, 128);
+            kept.keep_for_products(Format::Bf16);
+            let op = RelativeAttentionOp {
+                qkv: &qkv,
+                spans: &[span],
+                cache: &mut cache(&h, 80, KvFormat::Bf16),
+                layer: 1,
+                positions: &h.positions,
+                content_bias: &h.content,
+                position_bias: &h.position,
+            };
+            exec.relative_attention(op, &mut kept);
+            let one: Vec<f32> = (0..128 * 128).map(|i| f32::from(u8::from(i / 128 == i % 128))).collect();
+            let one = Matrix::pack(&arena(exec), Format::Bf16, 128, 128, &one);
+            let mut got = Buffer::new(total, 128);
+            exec.linear(&LinearOp::new(&kept, total, &one), &mut got);
+            exec.fetch(&mut got, total);
+            for t in 0..total {
+                let want: Vec<f64> = want.row(t).iter().map(|v| f64::from(*v)).collect();
+                let e = error(got.row(t), &want);
+                assert!(e < 1e-2, "{name} row {t}: {e:e}");
             }
         }
     });

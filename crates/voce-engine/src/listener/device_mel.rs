@@ -4,8 +4,7 @@ use std::sync::Mutex;
 
 use voce_audio::mel::{LOG_GUARD, MEL_FFT, MEL_HOP};
 use voce_models::fastconformer::MelConfig;
-use voce_runtime::pool::Pool;
-use voce_runtime::{Buffer, Exec, FrameSpan, MelFilters, MelOp, MelSpan, RuntimeError, Staging};
+use voce_runtime::{Buffer, Exec, FrameSpan, MelFilters, MelOp, MelSpan, Staging};
 
 use super::inlet::{Inlet, Layout};
 use super::mel_tail::tables;
@@ -14,8 +13,6 @@ use crate::wake::lock;
 
 /// Values that one thread copies before others are asked to help.
 const COPIED_ALONE: usize = 1 << 18;
-/// Threads that copy at most: a few have all of the memory's bandwidth.
-const COPIERS: usize = 8;
 
 /// Makes mel rows on a device.
 pub(super) struct DeviceMel {
@@ -23,7 +20,6 @@ pub(super) struct DeviceMel {
     layout: Layout,
     staging: Staging,
     spans: Vec<MelSpan>,
-    pool: Pool,
 }
 
 /// Streams of a step, each with its inlet and what is taken of it, and where their windows go.
@@ -34,16 +30,14 @@ struct Share<'a> {
 
 impl DeviceMel {
     /// A front end of a model.
-    pub(super) fn new(config: &MelConfig) -> Result<Self, RuntimeError> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from) / 2;
+    pub(super) fn new(config: &MelConfig) -> Self {
         let tables = tables(config);
-        Ok(Self {
+        Self {
             filters: MelFilters::new(tables.window().to_vec(), MEL_HOP, MEL_FFT, LOG_GUARD, tables.bands()),
             layout: Layout::windows(config.bins),
             staging: Staging::default(),
             spans: Vec::new(),
-            pool: Pool::new(threads.clamp(1, COPIERS))?,
-        })
+        }
     }
 
     /// Takes what was planned of each slot, and makes the rows in `mel`.
@@ -71,7 +65,7 @@ impl DeviceMel {
         let mut rows = vec![0.0; given.len() * layout.bins];
         let share = Share { streams: &streams, to: exec.stage(&mut self.staging, values) };
         if given.is_empty() && values > COPIED_ALONE {
-            copy_together(&mut self.pool, layout, share);
+            copy_together(exec, layout, share);
         } else {
             copy(layout, share, &mut rows);
         }
@@ -108,14 +102,14 @@ fn copy(layout: Layout, share: Share<'_>, mut given: &mut [f32]) {
     }
 }
 
-/// Copies windows on several threads, each a stretch of about the same length.
-fn copy_together(pool: &mut Pool, layout: Layout, share: Share<'_>) {
+/// Copies windows on all of the executor's threads, each a stretch of about the same length.
+fn copy_together(exec: &mut Exec, layout: Layout, share: Share<'_>) {
     let Share { mut streams, mut to } = share;
-    let most = to.len().div_ceil(pool.threads());
-    let mut shares = Vec::with_capacity(pool.threads());
+    let most = to.len().div_ceil(exec.threads());
+    let mut shares = Vec::with_capacity(exec.threads());
     while !streams.is_empty() {
         let (mut count, mut length) = (0, 0);
-        while count < streams.len() && (length < most || shares.len() + 1 == pool.threads()) {
+        while count < streams.len() && (length < most || shares.len() + 1 == exec.threads()) {
             length += layout.values(streams[count].1.made());
             count += 1;
         }
@@ -124,7 +118,7 @@ fn copy_together(pool: &mut Pool, layout: Layout, share: Share<'_>) {
         shares.push(Mutex::new(Some(Share { streams: mine, to: part })));
         (streams, to) = (others, rest);
     }
-    pool.run(|id| {
+    exec.together(|id| {
         if let Some(share) = shares.get(id).and_then(|s| lock(s).take()) {
             copy(layout, share, &mut []);
         }
@@ -160,7 +154,7 @@ mod tests {
                     from.iter().map(|i| &**i).zip(rows.iter().map(planned)).collect();
                 let share = Share { streams: &streams, to };
                 if together {
-                    copy_together(&mut Pool::new(threads).unwrap(), layout, share);
+                    copy_together(&mut Exec::new(threads).unwrap(), layout, share);
                 } else {
                     copy(layout, share, &mut []);
                 }

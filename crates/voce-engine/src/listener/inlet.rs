@@ -88,6 +88,8 @@ struct Rows {
     hung_up: bool,
     abandoned: bool,
     task: Option<std::task::Waker>,
+    /// Threads that wait for room.
+    blocked: usize,
 }
 
 impl Rows {
@@ -120,6 +122,7 @@ impl Inlet {
             hung_up: false,
             abandoned: false,
             task: None,
+            blocked: 0,
         };
         Arc::new(Self { rows: Mutex::new(rows), room: Condvar::new(), waker, layout, capacity })
     }
@@ -141,7 +144,9 @@ impl Inlet {
     pub(super) fn wait_for_room(&self) -> Result<(), HungUp> {
         let mut r = lock(&self.rows);
         while !r.hung_up && r.len() >= self.capacity {
+            r.blocked += 1;
             r = self.room.wait(r).unwrap_or_else(|e| e.into_inner());
+            r.blocked -= 1;
         }
         if r.hung_up { Err(HungUp) } else { Ok(()) }
     }
@@ -246,9 +251,11 @@ impl Inlet {
         r.values.drain(..(advance - first) * self.layout.step);
         r.begun |= !out.is_empty();
         r.taken += advance as u64;
-        let task = r.task.take();
+        let (task, blocked) = (r.task.take(), r.blocked > 0);
         drop(r);
-        self.room.notify_one();
+        if blocked {
+            self.room.notify_one();
+        }
         if let Some(task) = task {
             task.wake();
         }

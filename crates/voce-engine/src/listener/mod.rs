@@ -1,10 +1,11 @@
-//! A listener: one loaded recogniser, its thread and its slots. Audio goes in, events come out.
+//! A listener: one loaded recogniser, its threads and its slots. Audio goes in, events come out.
 
 mod device_mel;
 mod event;
 mod files;
 mod histogram;
 mod inlet;
+mod lanes;
 mod mel_tail;
 mod model_thread;
 mod outlet;
@@ -20,8 +21,8 @@ mod words;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,13 +30,14 @@ use std::time::Duration;
 use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
 use voce_models::transducer::{Decoder, Ngram, SearchState};
 use voce_nn::{Formats, Loader, PackedCache, Precision};
+use voce_runtime::Isa;
 use voce_runtime::cuda::Device;
-use voce_runtime::{Cores, Isa};
 use voce_text::Tokenizer;
 
 pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
 pub use histogram::Histogram;
 pub use inlet::HungUp;
+pub use lanes::MAX_LANES;
 pub use model_thread::ListenerStats;
 pub use outlet::{ListenStats, MAX_EVENTS, TranscriptStream};
 pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
@@ -46,12 +48,13 @@ use crate::device::Place;
 use crate::fault::Faults;
 use crate::packed;
 use crate::pulse::Pulse;
-use crate::speaker::{Trace, Tracer, default_threads};
+use crate::speaker::{Trace, Tracer};
 use crate::store::Store;
 use crate::wake::{Waker, lock};
 use device_mel::DeviceMel;
 use files::Files;
 use inlet::{Inlet, Layout, SAMPLE_RATE};
+use lanes::{Lane, Lanes, Live};
 use mel_tail::Mel;
 use model_thread::{Model, ModelThread, frames_per_stream};
 use outlet::Outlet;
@@ -66,6 +69,8 @@ const ROW_RATE: usize = 100;
 const AHEAD_SECONDS: usize = 10;
 /// Silence that warms a model up: a chunk or two of every model.
 const WARM_SAMPLES: usize = 2 * SAMPLE_RATE;
+/// What traces call the lanes' threads.
+const TRACES: [&str; MAX_LANES] = ["model", "model 2", "model 3", "model 4"];
 /// Streams side by side by default.
 const DEFAULT_SLOTS: usize = 8;
 /// Streams side by side at most.
@@ -76,10 +81,12 @@ pub const MAX_SLOTS: usize = 16_384;
 pub struct ListenerOptions {
     /// Precision of the weights.
     pub precision: Precision,
-    /// Threads; 0 chooses.
+    /// Threads; 0 chooses. On a device those of all lanes together, for what the host does.
     pub threads: usize,
     /// Streams that run side by side.
     pub slots: usize,
+    /// Model threads that share them, up to [`MAX_LANES`]: 0 chooses two on a device, one on a CPU.
+    pub lanes: usize,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
     /// The device; none is the CPU.
@@ -100,6 +107,7 @@ impl Default for ListenerOptions {
             precision: Precision::Int8,
             threads: 0,
             slots: DEFAULT_SLOTS,
+            lanes: 0,
             isa: None,
             device: None,
             trace: None,
@@ -141,6 +149,8 @@ pub struct ListenerInfo {
     pub device: Option<String>,
     /// Streams that run side by side.
     pub slots: usize,
+    /// Model threads that share them.
+    pub lanes: usize,
     /// Bytes of encoder weights that a step reads.
     pub encoder_bytes: usize,
     /// Bytes of decoder weights that a label reads.
@@ -158,13 +168,9 @@ pub struct Listener {
     info: ListenerInfo,
     config: FastConformerConfig,
     model: Arc<Model>,
-    requests: SyncSender<NewStream>,
-    waker: Arc<Waker>,
-    stop: Arc<AtomicBool>,
-    live: Arc<AtomicUsize>,
+    lanes: Lanes,
     stats: Arc<Mutex<ListenerStats>>,
     pulse: Arc<Pulse>,
-    thread: Option<JoinHandle<()>>,
     /// Writes packed weights.
     keeping: Option<JoinHandle<()>>,
 }
@@ -199,21 +205,25 @@ impl Listener {
         let place = Place::new(options.device.as_ref(), options.isa)?;
         let isa = place.isa;
         let slots = options.slots.clamp(1, MAX_SLOTS);
-        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let lanes = lanes::count(options.lanes, slots, &place);
+        let threads = lanes::threads(options.threads, lanes, &place);
         let formats = place.formats(options.precision)?;
         let mut loader = place.loader(Loader::new(weights));
         if let Some(cache) = cache {
             loader = loader.with_cache(cache);
         }
-        let cores = if options.pin { Cores::take(threads) } else { None };
-        let make = || place.exec(threads);
-        let mut exec = cores.as_ref().map_or_else(make, |cores| cores.hold(make))?;
-        let encoder = Encoder::load(&loader, &config, formats, &mut exec)?;
+        let mut teams =
+            (0..lanes).map(|_| lanes::team(threads, &place, options.pin)).collect::<Result<Vec<_>, _>>()?;
+        let encoder = Encoder::load(&loader, &config, formats, &mut teams[0].0)?;
         let decoder = Decoder::load(&loader, &config, formats)?;
-        let mut state = encoder.state(slots, frames_per_stream(&encoder, slots));
-        place.holds(slots, state.bytes_per_slot())?;
-        encoder.reserve(&mut exec, &mut state)?;
-        exec.status()?;
+        let room = frames_per_stream(&encoder, slots);
+        let mut states: Vec<_> = lanes::shares(slots, lanes).map(|n| encoder.state(n, room)).collect();
+        let state_bytes = states[0].bytes_per_slot();
+        place.holds(slots, state_bytes)?;
+        for ((exec, _), state) in teams.iter_mut().zip(&mut states) {
+            encoder.reserve(exec, state)?;
+            exec.status()?;
+        }
         let factor = config.encoder.subsampling_factor;
         let frame_ms = (factor * 1000 / ROW_RATE) as u32;
         let chunks_ms: Vec<u32> = match &config.encoder.attention {
@@ -233,15 +243,16 @@ impl Listener {
             head: decoder.name(),
             vocab: config.vocab,
             precision: options.precision,
-            threads,
+            threads: threads * lanes,
             isa,
             device: place.device.as_ref().map(|d| d.info().to_string()),
             slots,
+            lanes,
             encoder_bytes: encoder.bytes(),
             decoder_bytes: decoder.bytes(),
             encoder_macs: encoder.macs(),
             decoder_macs: [decoder.frame_macs(), decoder.label_macs()],
-            state_bytes: state.bytes_per_slot(),
+            state_bytes,
         };
         let durations = matches!(config.head, Head::Tdt { .. });
         let model = Arc::new(Model {
@@ -253,49 +264,53 @@ impl Listener {
             frame_seconds: f64::from(frame_ms) / 1e3,
             fingerprint: fingerprint(&config, options.precision, isa),
         });
-        let (waker, stop, live) = (Arc::<Waker>::default(), Arc::<AtomicBool>::default(), Arc::default());
         let stats = Arc::<Mutex<ListenerStats>>::default();
-        let (requests, taken) = sync_channel(slots);
-        let pulse = Pulse::new(Duration::from_millis(u64::from(frame_ms)));
-        let front = place.device.as_ref().map(|_| DeviceMel::new(&config.mel)).transpose()?;
-        let thread = ModelThread {
-            model: model.clone(),
-            state: Some(state),
-            exec,
-            front,
-            requests: taken,
-            waker: waker.clone(),
-            stop: stop.clone(),
-            live: Arc::clone(&live),
-            stats: stats.clone(),
-            tracer: Tracer::new(options.trace.clone(), "model"),
-            slots,
-            pulse: pulse.clone(),
-            keep_warm: options.keep_warm,
-            faults: options.faults.clone(),
+        let pulse = Pulse::new(Duration::from_millis(u64::from(frame_ms)), lanes);
+        let mut all = Lanes {
+            lanes: Vec::with_capacity(lanes),
+            live: (0..lanes).map(|_| AtomicUsize::new(0)).collect::<Live>(),
+            few: lanes::few(info.offline, &place),
+            stop: Arc::<AtomicBool>::default(),
+            placing: Mutex::default(),
         };
-        let thread = std::thread::Builder::new()
-            .name("voce-listen".into())
-            .spawn(move || {
-                if let Some(cores) = cores {
-                    cores.pin_caller();
-                }
-                thread.run();
-            })
-            .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))?;
-        Ok(Self {
-            info,
-            config,
-            model,
-            requests,
-            waker,
-            stop,
-            live,
-            stats,
-            pulse,
-            thread: Some(thread),
-            keeping: None,
-        })
+        let turn = (lanes > 1 && place.device.is_some()).then(Arc::default);
+        for (lane, ((exec, cores), (slots, state))) in
+            teams.into_iter().zip(lanes::shares(slots, lanes).zip(states)).enumerate()
+        {
+            let (requests, taken) = sync_channel(slots);
+            let waker = Arc::<Waker>::default();
+            let thread = ModelThread {
+                model: model.clone(),
+                state: Some(state),
+                exec,
+                front: place.device.as_ref().map(|_| DeviceMel::new(&config.mel)),
+                requests: taken,
+                waker: waker.clone(),
+                stop: all.stop.clone(),
+                live: all.live.clone(),
+                stats: stats.clone(),
+                tracer: Tracer::new(options.trace.clone(), TRACES[lane]),
+                lane,
+                turn: turn.clone(),
+                slots,
+                first_slot: all.slots(),
+                room,
+                pulse: pulse.clone(),
+                keep_warm: options.keep_warm,
+                faults: options.faults.clone(),
+            };
+            let thread = std::thread::Builder::new()
+                .name("voce-listen".into())
+                .spawn(move || {
+                    if let Some(cores) = cores {
+                        cores.pin_caller();
+                    }
+                    thread.run();
+                })
+                .map_err(|e| EngineError::Stopped(format!("cannot start a thread: {e}")))?;
+            all.lanes.push(Lane { requests, waker, slots, thread: Some(thread) });
+        }
+        Ok(Self { info, config, model, lanes: all, stats, pulse, keeping: None })
     }
 
     /// What was loaded.
@@ -303,7 +318,7 @@ impl Listener {
         &self.info
     }
 
-    /// The work of the model thread so far.
+    /// The work of all model threads so far.
     pub fn stats(&self) -> ListenerStats {
         lock(&self.stats).clone()
     }
@@ -313,18 +328,24 @@ impl Listener {
         std::mem::take(&mut lock(&self.stats))
     }
 
-    /// The pulse of its thread.
+    /// The pulse of its threads: it is dead when one of them is.
     pub fn pulse(&self) -> &Arc<Pulse> {
         &self.pulse
     }
 
-    /// Runs it once from end to end, so that the first stream finds memory and caches as the second one does.
+    /// Runs every lane once from end to end, so that the first stream finds memory and caches as the second one does.
     pub fn warm(&self) -> Result<(), EngineError> {
-        let (mut audio, mut events) = self.listen(&ListenRequest::default())?;
-        // A sender that finds nobody learns why by the events.
-        let _ = audio.push(&vec![0.0; WARM_SAMPLES]);
-        audio.finish();
-        events.try_for_each(|event| event.map(drop))
+        let request = ListenRequest::default();
+        let shape = self.shape(&request)?;
+        // One after the other: a device chooses its algorithms meanwhile, by how long they take.
+        for lane in 0..self.lanes.len() {
+            let (mut audio, mut events) = self.submit(&request, shape, None, Some(lane))?;
+            // A sender that finds nobody learns why by the events.
+            let _ = audio.push(&vec![0.0; WARM_SAMPLES]);
+            audio.finish();
+            events.try_for_each(|event| event.map(drop))?;
+        }
+        Ok(())
     }
 
     /// The tokeniser.
@@ -340,7 +361,7 @@ impl Listener {
     /// Listens to a stream; [`EngineError::Busy`] when every slot is taken.
     pub fn listen(&self, request: &ListenRequest) -> Result<(AudioSender, TranscriptStream), EngineError> {
         let shape = self.shape(request)?;
-        self.submit(request, shape, None)
+        self.submit(request, shape, None, None)
     }
 
     /// Goes on with a stream that was saved by [`AudioSender::snapshot`], here or on another machine with the same
@@ -365,7 +386,7 @@ impl Listener {
         {
             return Err(EngineError::Snapshot("it has another chunk or language than the request".into()));
         }
-        self.submit(request, StreamShape { look_ahead, language }, Some(saved))
+        self.submit(request, StreamShape { look_ahead, language }, Some(saved), None)
     }
 
     /// Chunk and language of a request.
@@ -405,21 +426,21 @@ impl Listener {
         request: &ListenRequest,
         shape: StreamShape,
         saved: Option<Saved>,
+        lane: Option<usize>,
     ) -> Result<(AudioSender, TranscriptStream), EngineError> {
         let options = phrases::search_options(request, &self.model)?;
         let fresh = SearchState::new(&self.model.decoder, &options)
             .map_err(|e| EngineError::Search(e.to_string()))?;
         let frames = |ms: u32| (ms as usize).div_ceil(self.info.frame_ms as usize).max(1);
-        let slots = self.info.slots;
-        let taken =
-            self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < slots).then_some(n + 1));
-        if taken.is_err() {
-            return Err(EngineError::Busy(slots));
+        if !self.pulse.is_alive() {
+            return Err(EngineError::Stopped("one of its threads has ended".into()));
         }
+        let lane = self.lanes.take(lane)?;
+        let waker = &self.lanes.lanes[lane].waker;
         let on_device = self.info.device.is_some();
         let layout = if on_device { Layout::windows } else { Layout::rows };
-        let inlet = Inlet::new(self.waker.clone(), layout(self.model.bins), self.capacity());
-        let outlet = Outlet::new(self.waker.clone());
+        let inlet = Inlet::new(waker.clone(), layout(self.model.bins), self.capacity());
+        let outlet = Outlet::new(waker.clone());
         let (mel, samples) = match &saved {
             Some(saved) => {
                 inlet.give(&saved.rows);
@@ -442,14 +463,7 @@ impl Listener {
             chunks_per_step: request.chunks_per_step,
             saved,
         };
-        self.requests.try_send(new).map_err(|e| {
-            self.live.fetch_sub(1, Ordering::Relaxed);
-            match e {
-                TrySendError::Full(_) => EngineError::Busy(slots),
-                TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
-            }
-        })?;
-        self.waker.wake();
+        self.lanes.send(lane, new)?;
         let sender = AudioSender::new(inlet.clone(), outlet.clone(), mel, samples);
         Ok((sender, TranscriptStream { outlet, inlet }))
     }
@@ -457,12 +471,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
         if let Some(thread) = self.keeping.take() {
-            let _ = thread.join();
-        }
-        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }

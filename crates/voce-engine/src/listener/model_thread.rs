@@ -1,6 +1,6 @@
-//! The model thread: it owns encoder, search and all slots, and steps what has audio for a chunk.
+//! The model thread of a lane: it owns the lane's encoder state, search and slots, and steps what has audio for a chunk.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use super::device_mel::DeviceMel;
 use super::event::EndReason;
 use super::histogram::Histogram;
 use super::inlet::{Inlet, Mark, SAMPLE_RATE};
+use super::lanes::Live;
 use super::outlet::Outlet;
 use super::slot::{NewStream, Plan, Planned, Slot};
 use super::words::Speller;
@@ -26,8 +27,12 @@ use crate::wake::{Waker, lock};
 
 /// Encoder frames of a step at most, unless one stream alone needs more.
 const STEP_FRAMES: usize = 512;
-/// The same on a device, which has room for thousands of streams.
+/// The same of all lanes of a device, which has room for thousands of streams.
 const DEVICE_STEP_FRAMES: usize = 1 << 16;
+/// Encoder frames for each multiprocessor of a device from which a step fills it: such steps of several lanes take turns.
+const TURN_FRAMES: usize = 6;
+/// Encoder frames from which a device begins while the host still asks for the last layers.
+const EARLY_FRAMES: usize = 4096;
 /// Encoder frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
 /// Mel rows of a step that keeps an offline model warm.
@@ -46,7 +51,7 @@ pub(super) struct Model {
     pub fingerprint: u64,
 }
 
-/// Work of the model thread so far.
+/// Work of all model threads so far.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerStats {
     /// Steps.
@@ -78,11 +83,19 @@ pub(super) struct ModelThread {
     pub requests: Receiver<NewStream>,
     pub waker: Arc<Waker>,
     pub stop: Arc<AtomicBool>,
-    /// Slots in use, counted up by those who ask for one.
-    pub live: Arc<AtomicUsize>,
+    /// Slots in use of each lane.
+    pub live: Live,
     pub stats: Arc<Mutex<ListenerStats>>,
     pub tracer: Tracer,
+    /// Which lane this is.
+    pub lane: usize,
+    /// Held by the lane whose encoder fills the device; none where there is one lane, or no device.
+    pub turn: Option<Arc<Mutex<()>>>,
     pub slots: usize,
+    /// The number that its first slot has among those of all lanes.
+    pub first_slot: usize,
+    /// Encoder frames that a step may take of one stream.
+    pub room: usize,
     pub pulse: Arc<Pulse>,
     pub keep_warm: Option<Duration>,
     pub faults: Faults,
@@ -96,6 +109,8 @@ struct Running {
     turn: usize,
     mel: Buffer,
     spans: Vec<FrameSpan>,
+    /// Encoder frames that they make, or a few more.
+    planned: usize,
     parts: Vec<Part>,
     projected: Buffer,
     piece: Buffer,
@@ -140,6 +155,7 @@ impl ModelThread {
             turn: 0,
             mel: Buffer::new(1, model.bins),
             spans: Vec::with_capacity(self.slots),
+            planned: 0,
             parts: Vec::with_capacity(self.slots),
             projected: Buffer::new(1, width),
             piece: Buffer::new(1, width),
@@ -175,11 +191,12 @@ impl ModelThread {
         }
     }
 
-    /// Waits for work. A model without streams is stepped now and then to keep it warm, if that was asked for.
+    /// Waits for work. A model without streams is stepped now and then to keep it warm, if that was asked for; while
+    /// another lane has some, it is warm.
     fn rest(&mut self, r: &mut Running) {
-        let idle = r.slots.iter().all(Option::is_none);
-        let woken = self.waker.wait(self.keep_warm.filter(|_| idle));
-        if !woken && idle {
+        let empty = r.slots.iter().all(Option::is_none);
+        let woken = self.waker.wait(self.keep_warm.filter(|_| empty));
+        if !woken && empty && self.live.iter().all(|n| n.load(Ordering::Relaxed) == 0) {
             self.warm_step(r);
         }
     }
@@ -188,7 +205,7 @@ impl ModelThread {
     fn warm_step(&mut self, r: &mut Running) {
         let model = self.model.clone();
         let Ok(search) = SearchState::new(&model.decoder, &SearchOptions::with_beam(1)) else { return };
-        self.pulse.begin(Stage::Model);
+        self.pulse.begin(Stage::Lane(self.lane));
         self.faults.pass(FaultPoint::Step);
         let offline = model.encoder.is_offline();
         let rows = if offline { WARM_ROWS } else { model.encoder.mel_rows(0, 1, true) };
@@ -204,7 +221,7 @@ impl ModelThread {
             let span = Span { slot: 0, rows: frames };
             r.search.step(&mut self.exec, &model.decoder, &mut r.projected, &[span], &mut [search]);
         }
-        self.pulse.warmed(Stage::Model);
+        self.pulse.warmed(Stage::Lane(self.lane));
     }
 
     /// Does something for one stream; if that panics, this stream ends and no other.
@@ -214,7 +231,10 @@ impl ModelThread {
             work(self, r);
         }));
         if result.is_err() {
-            tracing::error!(slot = i, "a panic in one stream: it was ended, the others go on");
+            tracing::error!(
+                slot = self.first_slot + i,
+                "a panic in one stream: it was ended, the others go on"
+            );
             self.free(r, i, Err(EngineError::Broken));
         }
     }
@@ -251,7 +271,7 @@ impl ModelThread {
     fn free(&self, r: &mut Running, i: usize, result: Result<(), EngineError>) {
         if let Some(slot) = r.slots[i].take() {
             // Whoever learns of the end may ask for a new stream at once.
-            self.live.fetch_sub(1, Ordering::Relaxed);
+            self.live[self.lane].fetch_sub(1, Ordering::Relaxed);
             slot.inlet.hang_up();
             slot.outlet.finish(result);
         }
@@ -264,13 +284,19 @@ impl ModelThread {
         if r.spans.is_empty() {
             return did;
         }
-        self.pulse.begin(Stage::Model);
+        self.pulse.begin(Stage::Lane(self.lane));
         self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
         let filling = Instant::now();
         self.exec.note(0);
         self.fill(r);
         self.exec.note(1);
+        // Two large steps side by side would both end late, and the device would wait for both lanes' hosts at once. What
+        // can be asked of it before its turn is.
+        let processors = self.exec.device().map_or(0, |d| d.info().processors as usize);
+        let turn = self.turn.clone().filter(|_| r.planned >= TURN_FRAMES * processors);
+        let early = turn.as_deref().filter(|_| r.planned >= EARLY_FRAMES).and_then(|t| t.try_lock().ok());
+        self.exec.hold_back(turn.is_some() && early.is_none());
         let encoding = Instant::now();
         let (x, spans) = model.encoder.step(&mut self.exec, &mut r.state, &r.mel, &r.spans);
         let rows = spans.iter().map(|s| s.rows).sum();
@@ -279,6 +305,14 @@ impl ModelThread {
             model.decoder.project(&mut self.exec, x, rows, &mut r.projected);
         }
         self.exec.note(2);
+        let asked = Instant::now();
+        let mut turned = asked;
+        if let Some(turn) = &turn {
+            let taken = early.unwrap_or_else(|| lock(turn));
+            turned = Instant::now();
+            self.exec.finish();
+            drop(taken);
+        }
         r.parts.clear();
         let mut row = 0;
         for s in spans {
@@ -291,14 +325,16 @@ impl ModelThread {
             tracing::error!("the device has failed, and its streams end: {e}");
             return true;
         }
-        let times = self.times([filling, encoding, searching]);
-        let [front, encoder, search] = times;
+        let spent = [encoding - filling, searching - encoding - (turned - asked), searching.elapsed()];
+        let [front, encoder, search] = self.times(spent, turn.is_some());
         self.tracer.event("mel", filling, front, rows);
-        self.tracer.event("encoder", filling + front, encoder, rows);
-        self.tracer.event("search", filling + front + encoder, search, rows);
+        let encoded = if turn.is_some() { turned } else { filling + front };
+        self.tracer.event("encoder", encoded, encoder, rows);
+        self.tracer.event("search", searching + searching.elapsed().saturating_sub(search), search, rows);
         self.count(r, rows, [front, encoder, search, begun.elapsed()]);
         self.settle(r);
-        self.pulse.end(Stage::Model, begun.elapsed(), rows, r.spans.iter().map(|s| s.slot));
+        let slots = r.spans.iter().map(|s| self.first_slot + s.slot);
+        self.pulse.end(Stage::Lane(self.lane), begun.elapsed(), rows, slots);
         true
     }
 
@@ -308,8 +344,11 @@ impl ModelThread {
         let (n, offline) = (r.slots.len(), model.encoder.is_offline());
         let factor = model.encoder.config().subsampling_factor;
         let live = r.slots.iter().flatten().count().max(1);
-        let most = if self.exec.device().is_some() { DEVICE_STEP_FRAMES } else { STEP_FRAMES };
-        let room = frames_per_stream(&model.encoder, self.slots).min(most / live);
+        let most = match self.exec.device() {
+            Some(_) => DEVICE_STEP_FRAMES / self.live.len(),
+            None => STEP_FRAMES,
+        };
+        let room = self.room.min(most / live);
         r.spans.clear();
         let (mut frames, mut did) = (0, false);
         let first = r.turn;
@@ -328,17 +367,20 @@ impl ModelThread {
             }
             r.spans.push(FrameSpan { slot: i, rows: planned.rows, last: planned.closes || offline });
         }
+        r.planned = frames;
         did
     }
 
-    /// How long front end, encoder and search took that began at these moments. A device does what the search waits for:
-    /// what it took for the others is theirs.
-    fn times(&self, begun: [Instant; 3]) -> [Duration; 3] {
-        let [filling, encoding, searching] = begun;
-        let (front, encoder, search) = (encoding - filling, searching - encoding, searching.elapsed());
+    /// How long front end, encoder and search took, of the time that the host spent on each. A device does what the host
+    /// waits for, with the search or, where lanes take turns, before it: what that took for the others is theirs.
+    fn times(&self, [front, encoder, search]: [Duration; 3], in_turn: bool) -> [Duration; 3] {
         let between = |from| self.exec.between(from, from + 1).unwrap_or_default();
-        let (made, encoded) = (between(0).min(search), between(1));
-        let encoded = encoded.min(search - made);
+        if in_turn {
+            let encoded = between(1).min(encoder);
+            return [front + (encoder - encoded), encoded, search];
+        }
+        let made = between(0).min(search);
+        let encoded = between(1).min(search - made);
         [front + made, encoder + encoded, search - made - encoded]
     }
 

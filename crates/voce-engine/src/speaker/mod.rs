@@ -257,7 +257,7 @@ impl Speaker {
         let mut handles = Vec::new();
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
-        let pulse = Pulse::new(Duration::from_secs_f64(1.0 / config.mimi.frame_rate));
+        let pulse = Pulse::new(Duration::from_secs_f64(1.0 / config.mimi.frame_rate), 2);
         let tracer = trace(if beside { "codec" } else { "model" });
         let stage = CodecStage::new(decoder, slots, tracer, pulse.clone(), options.faults.clone());
         let codec = if beside {

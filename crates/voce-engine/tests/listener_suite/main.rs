@@ -4,6 +4,7 @@
 
 mod device;
 mod endpoints;
+mod lanes;
 mod reference;
 mod robustness;
 mod snapshots;

@@ -21,7 +21,7 @@ impl Prompt {
         let bias = first.optional("bias", &[c.hidden])?.unwrap_or_else(|| vec![0.0; c.hidden]);
         let rows: Vec<f32> =
             values.chunks_exact(dim + c.slots).flat_map(|row| row[..dim].iter().copied()).collect();
-        let mut languages = Buffer::new(c.slots, c.hidden);
+        let mut languages = Buffer::new(c.slots, c.hidden).shared();
         for slot in 0..c.slots {
             let column = values.iter().skip(dim + slot).step_by(dim + c.slots);
             let to = languages.row_mut(slot).iter_mut();

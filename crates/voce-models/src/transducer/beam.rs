@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use voce_runtime::pool::Pool;
 use voce_runtime::{AddReluOp, Buffer, Candidate, Exec, Span};
 
 use super::decoder::Transducer;
@@ -20,8 +19,6 @@ use crate::fastconformer::{Moves, grow};
 
 /// Beams from which several threads take them on, where a device has done the rest.
 const SHARED: usize = 256;
-/// Threads that do at most.
-const THREADS: usize = 8;
 
 /// A stream within a step.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +48,6 @@ pub(super) struct BeamScratch {
     rows: Vec<Option<usize>>,
     round: usize,
     workers: Vec<Worker>,
-    pool: Option<Pool>,
     staging: Staging,
     /// Whether a stream of the step needs all logits and not only the best.
     wants_logits: bool,
@@ -112,33 +108,26 @@ impl Search {
         let mut s = std::mem::take(&mut self.beam);
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
             let shared = s.runs.len() >= SHARED && exec.device().is_some();
-            if shared && s.pool.is_none() {
-                let threads = std::thread::available_parallelism().map_or(1, usize::from);
-                s.pool = Pool::new(threads.clamp(1, THREADS)).ok();
-            }
-            let mut pool = if shared { s.pool.take() } else { None };
+            let threads = if shared { exec.threads() } else { 1 };
             let mut workers = std::mem::take(&mut s.workers);
-            workers.resize_with(workers.len().max(pool.as_ref().map_or(1, Pool::threads)), Worker::default);
+            workers.resize_with(workers.len().max(threads), Worker::default);
             while self.look_at_beams(exec, t, states, &mut s) {
                 s.round += 1;
-                let shares = share_out(&s.runs, states, &mut workers, pool.as_ref().map_or(1, Pool::threads));
+                let shares = share_out(&s.runs, states, &mut workers, threads);
                 let (this, scratch) = (&*self, &s);
-                match &mut pool {
-                    Some(pool) => {
-                        let shares: Vec<_> =
-                            shares.into_iter().map(|share| Mutex::new(Some(share))).collect();
-                        pool.run(|id| {
-                            let share = shares.get(id).and_then(|s| s.lock().ok()?.take());
-                            share.into_iter().for_each(|share| this.go_on(t, scratch, share));
-                        });
-                    }
-                    None => shares.into_iter().for_each(|share| this.go_on(t, scratch, share)),
+                if threads > 1 {
+                    let shares: Vec<_> = shares.into_iter().map(|share| Mutex::new(Some(share))).collect();
+                    exec.together(|id| {
+                        let share = shares.get(id).and_then(|s| s.lock().ok()?.take());
+                        share.into_iter().for_each(|share| this.go_on(t, scratch, share));
+                    });
+                } else {
+                    shares.into_iter().for_each(|share| this.go_on(t, scratch, share));
                 }
                 workers.iter_mut().for_each(|w| self.moves.append(&mut w.moves));
                 self.predict(exec, t);
             }
             s.workers = workers;
-            s.pool = pool.or(s.pool);
             for run in &s.runs {
                 let SearchState { stable, kind, .. } = states[run.index].as_mut();
                 if let Kind::Beam(beam) = kind {

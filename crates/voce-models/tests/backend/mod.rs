@@ -28,9 +28,12 @@ fn open(name: &str) -> Arc<Device> {
     }
 }
 
-/// An executor with this many threads, or one of the device.
+/// An executor with this many threads, of the device where there is one.
 pub fn exec(threads: usize) -> Exec {
-    device().map_or_else(|| Exec::new(threads).unwrap(), |d| Exec::on(&d).unwrap())
+    device().map_or_else(
+        || Exec::new(threads).unwrap(),
+        |d| Exec::on(&d).and_then(|e| e.with_threads(threads)).unwrap(),
+    )
 }
 
 /// A loader to where the executor is.

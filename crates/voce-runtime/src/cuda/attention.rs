@@ -9,8 +9,11 @@ use crate::exec::{
 };
 use crate::matrix::Format;
 
-/// Queries of a tile's block.
+/// Queries of a tile's block, and of one for whole utterances.
 const TILE_QUERIES: usize = 16;
+const WHOLE_QUERIES: usize = 32;
+/// Dimensions of the heads that some kernels are made for.
+const USUAL_HEAD: usize = 128;
 /// Threads of a block of the kernel for single rows: where there are few rows, and where there are many.
 const FEW_THREADS: u32 = 256;
 const MANY_THREADS: u32 = 128;
@@ -95,15 +98,15 @@ pub(crate) struct AttendArgs {
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for AttendArgs {}
 
-/// Keys of a tile and the shared memory of its block. Not a matter of the batch: sums over tiles are to be the same
-/// in every one.
-fn tile(spec: &KvSpec, farthest: Option<usize>) -> (usize, usize) {
+/// Keys of a tile and the shared memory of its block of so many queries. Not a matter of the batch: sums over tiles
+/// are to be the same in every one.
+fn tile(spec: &KvSpec, farthest: Option<usize>, queries: usize) -> (usize, usize) {
     let value = spec.value_bytes();
     let (stride, once) = (spec.width() + 16 / value, usize::from(farthest.is_some()));
     let bytes = |tile: usize| {
-        let rows = TILE_QUERIES * (1 + once) + 2 * tile + once * (tile + TILE_QUERIES);
-        let scores = TILE_QUERIES * (tile + 4 + once * (tile + TILE_QUERIES + 4));
-        (rows * stride + TILE_QUERIES * (tile + 8)) * value + 4 * scores
+        let rows = queries * (1 + once) + 2 * tile + once * (tile + queries);
+        let scores = queries * (tile + 4 + once * (tile + queries + 4));
+        (rows * stride + queries * (tile + 8)) * value + 4 * scores
     };
     // The keys of a short chunk are one tile; larger ones are worth it only where many blocks still fit.
     let one = farthest.is_some_and(|f| (64..96).contains(&f)).then_some((96, SHARED));
@@ -244,7 +247,11 @@ impl Cuda {
         }
         args.tasks += (count * size_of::<Task>()) as u64;
         self.put_kv(&spec, &args, &singles[count..]);
-        self.tiles(&spec, &args, singles.len() - count);
+        let kernel = match spec.format {
+            KvFormat::F32 => program::TILE_F32,
+            KvFormat::Bf16 => program::TILE_BF16,
+        };
+        self.tiles(&spec, &args, singles.len() - count, (kernel, TILE_QUERIES));
     }
 
     pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut Buffer) {
@@ -266,6 +273,15 @@ impl Cuda {
                 matrix.at()
             })
             .collect();
+        // A matter of the model and not of the batch.
+        let usual = spec.head_dim == USUAL_HEAD && op.qkv.cols().is_multiple_of(4);
+        let whole = op.spans.iter().all(|s| s.chunk == usize::MAX);
+        let (kernel, queries) = match spec.format {
+            KvFormat::F32 => (program::TILE_F32, TILE_QUERIES),
+            KvFormat::Bf16 if usual && whole => (program::TILE_WHOLE_BF16, WHOLE_QUERIES),
+            KvFormat::Bf16 if usual => (program::TILE_CHUNK_BF16, TILE_QUERIES),
+            KvFormat::Bf16 => (program::TILE_BF16, TILE_QUERIES),
+        };
         let mut tasks = Vec::new();
         let mut row = 0;
         for span in op.spans {
@@ -273,7 +289,7 @@ impl Cuda {
             let (mut at, end) = (start, start + span.rows);
             while at < end {
                 // Rows of one chunk see the same: a block does not cross chunks.
-                let rows = (span.chunk - at % span.chunk).min(end - at).min(TILE_QUERIES);
+                let rows = (span.chunk - at % span.chunk).min(end - at).min(queries);
                 let seen = span.seen(at, end);
                 assert!(
                     op.positions.farthest + seen.0 + 1 >= at + rows,
@@ -290,7 +306,7 @@ impl Cuda {
         args.tasks = self.queue.table(&tasks);
         self.put_kv(&spec, &args, &tasks);
         args.distances = self.queue.table(&addresses);
-        self.tiles(&spec, &args, tasks.len());
+        self.tiles(&spec, &args, tasks.len(), (kernel, queries));
     }
 
     /// Keys and values of tiles' rows to their rings.
@@ -304,14 +320,17 @@ impl Cuda {
         self.queue.launch(kernel, shape, args);
     }
 
-    fn tiles(&mut self, spec: &KvSpec, args: &AttendArgs, tasks: usize) {
-        let kernel: KernelId = match spec.format {
-            KvFormat::F32 => program::TILE_F32,
-            KvFormat::Bf16 => program::TILE_BF16,
-        };
-        let (keys, shared) = tile(spec, (args.distances != 0).then_some(args.farthest as usize));
+    fn tiles(
+        &mut self,
+        spec: &KvSpec,
+        args: &AttendArgs,
+        tasks: usize,
+        (kernel, queries): (KernelId, usize),
+    ) {
+        let farthest = (args.distances != 0).then_some(args.farthest as usize);
+        let (keys, shared) = tile(spec, farthest, queries);
         let args = AttendArgs { tile: keys as u32, splits: 0, partials: 0, counters: 0, ..*args };
-        let parts = (args.heads / args.kv_heads).div_ceil(TILE_QUERIES as u32);
+        let parts = (args.heads / args.kv_heads).div_ceil(queries as u32);
         let grid = [tasks as u32 * args.kv_heads, parts, 1];
         self.queue.launch(kernel, Shape { grid, block: TILE_THREADS, shared: shared as u32 }, &args);
     }

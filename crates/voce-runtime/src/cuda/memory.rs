@@ -12,16 +12,22 @@ pub struct Device {
     pub(crate) driver: Box<dyn Driver>,
     /// For copies outside of any step, in the order they are asked for.
     setup: Mutex<Stream>,
-    /// Freed by their owners, and perhaps still used by work that is recorded or enqueued.
-    retired: Mutex<Vec<Address>>,
-    /// Queues that hold recorded work.
-    recording: AtomicUsize,
+    leaving: Mutex<Leaving>,
     /// Bytes in use.
     used: AtomicUsize,
     /// The first error after which nothing runs any more.
     broken: OnceLock<CudaError>,
     tuning: Mutex<Tuning>,
     profile: Mutex<Profile>,
+}
+
+/// Memory on its way out. One lock for both: memory must not go while a recording that began in between still has it.
+#[derive(Default)]
+struct Leaving {
+    /// Freed by their owners, and perhaps still used by work that is recorded or enqueued.
+    retired: Vec<Address>,
+    /// Queues that hold recorded work.
+    recording: usize,
 }
 
 /// What may be traded on a device; executors made later follow it.
@@ -64,8 +70,7 @@ impl Device {
         Ok(Arc::new(Device {
             driver,
             setup,
-            retired: Mutex::default(),
-            recording: AtomicUsize::new(0),
+            leaving: Mutex::default(),
             used: AtomicUsize::new(0),
             broken: OnceLock::new(),
             tuning: Mutex::default(),
@@ -83,7 +88,8 @@ impl Device {
         *self.tuning.lock().unwrap_or_else(|e| e.into_inner()) = tuning;
     }
 
-    pub(crate) fn tuning(&self) -> Tuning {
+    /// What executors made from now on may trade.
+    pub fn tuning(&self) -> Tuning {
         *self.tuning.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -144,10 +150,7 @@ impl Device {
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Memory, CudaError> {
         let bytes = bytes.max(1).next_multiple_of(256);
         let at = match self.driver.alloc(bytes) {
-            Err(CudaError::OutOfMemory { .. }) if self.recording.load(Ordering::Acquire) == 0 => {
-                self.sweep();
-                self.driver.alloc(bytes)?
-            }
+            Err(CudaError::OutOfMemory { .. }) if self.sweep(|_| ()) => self.driver.alloc(bytes)?,
             other => other?,
         };
         self.used.fetch_add(bytes, Ordering::Relaxed);
@@ -162,9 +165,7 @@ impl Device {
     /// Memory that holds these bytes.
     pub(crate) fn store(self: &Arc<Self>, bytes: &[u8]) -> Result<Memory, CudaError> {
         let memory = self.alloc(bytes.len())?;
-        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
-        self.driver.upload(stream, memory.at, bytes)?;
-        self.driver.wait(stream)?;
+        self.write(memory.at, bytes)?;
         Ok(memory)
     }
 
@@ -174,31 +175,43 @@ impl Device {
         self.driver.download(stream, from, to)
     }
 
+    /// Copies bytes to the device, before anything that is enqueued from now on by whomever.
+    pub(crate) fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
+        let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
+        self.driver.upload(stream, to, bytes)?;
+        self.driver.wait(stream)
+    }
+
     pub(crate) fn recording_begins(&self) {
-        self.recording.fetch_add(1, Ordering::AcqRel);
+        self.leaving.lock().unwrap_or_else(|e| e.into_inner()).recording += 1;
     }
 
     /// A queue has enqueued all it had recorded.
     pub(crate) fn recording_ends(&self) {
-        if self.recording.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.sweep();
-        }
+        self.sweep(|leaving| leaving.recording -= 1);
     }
 
-    /// Frees what was retired, after all that may use it has run.
-    fn sweep(&self) {
-        let retired = std::mem::take(&mut *self.retired.lock().unwrap_or_else(|e| e.into_inner()));
-        if retired.is_empty() {
-            return;
+    /// After a change, frees what was retired, once all that may use it has run. False while somebody records.
+    fn sweep(&self, change: impl FnOnce(&mut Leaving)) -> bool {
+        let retired = {
+            let mut leaving = self.leaving.lock().unwrap_or_else(|e| e.into_inner());
+            change(&mut leaving);
+            if leaving.recording > 0 {
+                return false;
+            }
+            std::mem::take(&mut leaving.retired)
+        };
+        if !retired.is_empty() {
+            self.check(self.driver.wait_all());
+            retired.into_iter().for_each(|at| self.driver.free(at));
         }
-        self.check(self.driver.wait_all());
-        retired.into_iter().for_each(|at| self.driver.free(at));
+        true
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.sweep();
+        self.sweep(|_| ());
         self.driver.close(*self.setup.lock().unwrap_or_else(|e| e.into_inner()));
     }
 }
@@ -240,9 +253,6 @@ impl Drop for Memory {
             return;
         }
         self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.device.retired.lock().unwrap_or_else(|e| e.into_inner()).push(self.at);
-        if self.device.recording.load(Ordering::Acquire) == 0 {
-            self.device.sweep();
-        }
+        self.device.sweep(|leaving| leaving.retired.push(self.at));
     }
 }

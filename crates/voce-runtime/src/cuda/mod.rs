@@ -92,6 +92,8 @@ pub(crate) struct Cuda {
     touched: Vec<[u32; 2]>,
     /// Whether f32 products may round their operands to TF32.
     pub(crate) tf32: bool,
+    /// Whether nothing begins before a result is asked for.
+    pub(crate) held: bool,
 }
 
 /// Device memory between the launches of an op, grown and kept.
@@ -114,7 +116,7 @@ impl Cuda {
         let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
         queue.use_events = events;
-        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32 })
+        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32, held: false })
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -122,7 +124,9 @@ impl Cuda {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.queue.flush();
+        if !self.held {
+            self.queue.flush();
+        }
     }
 
     pub(crate) fn finish(&mut self) {
@@ -152,7 +156,13 @@ impl Cuda {
         let mut written = buffer.twin.written.lock().unwrap_or_else(|e| e.into_inner());
         if !std::ops::Range::is_empty(&written) {
             let values = &buffer.host()[written.clone()];
-            self.queue.upload(at + 4 * written.start as u64, bytes(values));
+            let to = at + 4 * written.start as u64;
+            if buffer.shared {
+                // Others may read it next, and they do not wait for what this executor enqueues.
+                self.queue.device.check(self.queue.device.write(to, bytes(values)));
+            } else {
+                self.queue.upload(to, bytes(values));
+            }
             *written = 0..0;
         }
         at

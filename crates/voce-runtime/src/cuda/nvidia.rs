@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
@@ -68,12 +68,15 @@ pub(crate) struct Nvidia {
     module: cu::CUmodule,
     functions: Vec<cu::CUfunction>,
     pub(super) blas: lt::cublasLtHandle_t,
-    pub(super) plans: Mutex<HashMap<ProductKey, Plan>>,
+    /// Products that were set up, each for one stream: a plan is written to before it runs.
+    pub(super) plans: Mutex<HashMap<(u64, ProductKey), Plan>>,
     /// Algorithms by what they were chosen for.
     pub(super) algorithms: Mutex<HashMap<ProductKey, lt::cublasLtMatmulAlgo_t>>,
     /// Whether launches may be set up early.
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
+    /// Held while a stream captures, and alone by who waits for the whole device: that is an error while one does.
+    capturing: RwLock<()>,
     /// Moments of streams.
     moments: Mutex<HashMap<u64, Events>>,
 }
@@ -244,6 +247,7 @@ impl Nvidia {
             algorithms: Mutex::default(),
             early,
             workspaces: Mutex::default(),
+            capturing: RwLock::default(),
             moments: Mutex::default(),
         })
     }
@@ -340,12 +344,7 @@ impl Drop for Nvidia {
         let _ = self.enter();
         // SAFETY: nothing uses any of these any more: the device's owner has waited for its streams.
         unsafe {
-            for plan in self.plans.get_mut().unwrap_or_else(|e| e.into_inner()).values() {
-                lt::cublasLtMatmulDescDestroy(plan.op);
-                plan.layouts.iter().for_each(|l| {
-                    lt::cublasLtMatrixLayoutDestroy(*l);
-                });
-            }
+            self.plans.get_mut().unwrap_or_else(|e| e.into_inner()).values().for_each(Plan::destroy);
             lt::cublasLtDestroy(self.blas);
             cu::cuModuleUnload(self.module);
             cu::cuDevicePrimaryCtxRelease_v2(self.device);
@@ -414,6 +413,13 @@ impl Driver for Nvidia {
         }
         let workspace = self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).remove(&stream.0);
         self.moments.lock().unwrap_or_else(|e| e.into_inner()).remove(&stream.0);
+        self.plans.lock().unwrap_or_else(|e| e.into_inner()).retain(|(of, _), plan| {
+            let other = *of != stream.0;
+            if !other {
+                plan.destroy();
+            }
+            other
+        });
         // SAFETY: the owner has waited for the stream.
         unsafe {
             cu::cuStreamSynchronize(stream.0 as cu::CUstream);
@@ -488,6 +494,7 @@ impl Driver for Nvidia {
         let s = stream.0 as cu::CUstream;
         let mut graph = std::ptr::null_mut();
         let mut exec = std::ptr::null_mut();
+        let _capturing = self.capturing.read().unwrap_or_else(|e| e.into_inner());
         let mode = cu::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a stream of this device; places for the results. Capture ends whatever the commands did.
         unsafe {
@@ -535,6 +542,7 @@ impl Driver for Nvidia {
 
     fn wait_all(&self) -> Result<(), CudaError> {
         self.enter()?;
+        let _alone = self.capturing.write().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the context is current.
         check("cuCtxSynchronize", unsafe { cu::cuCtxSynchronize() })
     }

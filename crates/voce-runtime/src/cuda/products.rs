@@ -1,6 +1,5 @@
 //! Products by cuBLASLt: how each is set up, and which of the library's algorithms it runs by.
 
-use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
@@ -48,10 +47,24 @@ impl ProductKey {
 }
 
 /// A product that was set up.
+#[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) op: lt::cublasLtMatmulDesc_t,
     pub(super) layouts: [lt::cublasLtMatrixLayout_t; 3],
     algorithm: lt::cublasLtMatmulAlgo_t,
+}
+
+impl Plan {
+    /// Frees it, for the last time.
+    pub(super) fn destroy(&self) {
+        // SAFETY: made by `Nvidia::plan`, and the only copy that is kept.
+        unsafe {
+            lt::cublasLtMatmulDescDestroy(self.op);
+            self.layouts.iter().for_each(|l| {
+                lt::cublasLtMatrixLayoutDestroy(*l);
+            });
+        }
+    }
 }
 
 pub(super) fn check_lt(call: &'static str, code: lt::cublasStatus_t) -> Result<(), CudaError> {
@@ -65,12 +78,17 @@ impl Nvidia {
     pub(super) fn product(&self, stream: Stream, p: &Product) -> Result<(), CudaError> {
         let workspace = self.workspaces.lock().unwrap_or_else(|e| e.into_inner())[&stream.0];
         let key = ProductKey::of(p);
-        let mut plans = self.plans.lock().unwrap_or_else(|e| e.into_inner());
-        let plan = match plans.entry(key) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(self.plan(stream, workspace, p)?),
+        let known = self.plans.lock().unwrap_or_else(|e| e.into_inner()).get(&(stream.0, key)).copied();
+        let plan = match known {
+            Some(plan) => plan,
+            None => {
+                let plan = self.plan(stream, workspace, p)?;
+                self.plans.lock().unwrap_or_else(|e| e.into_inner()).insert((stream.0, key), plan);
+                plan
+            }
         };
-        self.multiply(stream, workspace, p, plan, &plan.algorithm, p.out)
+        // No lock is held: another stream's products go on while this one waits for room in its queue.
+        self.multiply(stream, workspace, p, &plan, &plan.algorithm, p.out)
     }
 
     /// Runs a product by an algorithm, with its result at `to`.

@@ -86,6 +86,8 @@ kernels! {
     DECODE_ALONE_PAIR_128 = "decode_alone_pair_128" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
+    TILE_CHUNK_BF16 = "tile_chunk_bf16" (super::attention::AttendArgs),
+    TILE_WHOLE_BF16 = "tile_whole_bf16" (super::attention::AttendArgs),
     MOVE_KV_F32 = "move_kv_f32" (super::kv::KvMoveArgs),
     MOVE_KV_BF16 = "move_kv_bf16" (super::kv::KvMoveArgs),
     COPY_KV = "copy_kv" (super::kv::KvCopyArgs),

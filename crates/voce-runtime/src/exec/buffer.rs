@@ -21,6 +21,8 @@ pub struct Buffer {
     pub(super) cols: usize,
     /// The format of the products that alone read it.
     pub(crate) products: Option<Format>,
+    /// Whether several executors read it.
+    pub(crate) shared: bool,
 }
 
 /// A buffer's other half on a device.
@@ -54,7 +56,8 @@ pub(crate) enum Pending {
 
 impl Clone for Buffer {
     fn clone(&self) -> Self {
-        let mut copy = Self { products: self.products, ..Self::new(self.rows, self.cols) };
+        let mut copy =
+            Self { products: self.products, shared: self.shared, ..Self::new(self.rows, self.cols) };
         let len = self.rows * self.cols;
         copy.head_mut(self.rows).copy_from_slice(&self.values()[..len]);
         copy
@@ -64,7 +67,13 @@ impl Clone for Buffer {
 impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
-        Self { data: AlignedVec::zeroed(rows * cols), rows, cols, products: None, twin: Twin::default() }
+        let data = AlignedVec::zeroed(rows * cols);
+        Self { data, rows, cols, products: None, shared: false, twin: Twin::default() }
+    }
+
+    /// The same, for several executors of a device to read: it is there before any of them goes on, and no op may write it.
+    pub fn shared(self) -> Self {
+        Self { shared: true, ..self }
     }
 
     /// Says that only products by weights of one format read what ops write here: a device may keep it as those take it.

@@ -140,6 +140,17 @@ impl Exec {
         Ok(Self { cuda: Some(Box::new(cuda)), ..Self::new(1)? })
     }
 
+    /// The same with so many threads for what [`Exec::together`] is given: an executor of a device begins with one.
+    pub fn with_threads(self, threads: usize) -> Result<Self, RuntimeError> {
+        Ok(Self { pool: Pool::new(threads)?, ..self })
+    }
+
+    /// Runs `job(share)` once for each of as many shares as there are threads, side by side: for what the host does
+    /// itself between ops.
+    pub fn together(&mut self, job: impl Fn(usize) + Sync) {
+        self.pool.run(job);
+    }
+
     /// The device that ops run on, if it is not the CPU.
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.cuda.as_ref().map(|c| c.device())
@@ -169,6 +180,13 @@ impl Exec {
         self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }
 
+    /// While this is on, [`Exec::begin`] does nothing: a device begins when a result is asked for, or with [`Exec::finish`].
+    pub fn hold_back(&mut self, on: bool) {
+        if let Some(cuda) = &mut self.cuda {
+            cuda.held = on;
+        }
+    }
+
     /// Lets a device begin with the ops so far, and does not wait for it.
     pub fn begin(&mut self) {
         if let Some(cuda) = &mut self.cuda {
@@ -188,7 +206,7 @@ impl Exec {
         self.kernels.isa
     }
 
-    /// Threads per op.
+    /// Threads per op, or for the host's own part where a device runs ops.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use voce_engine::EngineError;
 use voce_engine::fault::{FaultPoint, Faults};
-use voce_engine::listener::{Listener, ListenerOptions};
+use voce_engine::listener::{ListenRequest, Listener, ListenerOptions};
 use voce_server::ears::ListenerEars;
 use voce_server::{Limits, ServerOptions};
 
@@ -143,6 +144,31 @@ async fn a_recogniser_that_dies_tells_its_streams_and_comes_back() {
     while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 2.0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// The model is dead when one of its lanes is; the other's streams are heard to their end as long as somebody holds it.
+#[test]
+fn a_lane_that_dies_tells_its_streams_and_is_the_end_of_the_model() {
+    let faults = Faults::default();
+    let options =
+        ListenerOptions { threads: 1, slots: 4, lanes: 2, faults: faults.clone(), ..Default::default() };
+    let listener = Listener::random("nano-ear", 3, &options).unwrap();
+    let request = ListenRequest::default();
+    let (mut dies, broken) = listener.listen(&request).unwrap();
+    let (mut lives, whole) = listener.listen(&request).unwrap();
+    faults.panic_at(FaultPoint::Step);
+    // It may be hung up before all of it is taken.
+    let _ = dies.push(&[0.1; 32_000]);
+    dies.finish();
+    match broken.last() {
+        Some(Err(EngineError::Stopped(why))) => assert!(why.contains("panicked"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!listener.pulse().is_alive());
+    assert!(matches!(listener.listen(&request), Err(EngineError::Stopped(_))));
+    lives.push(&[0.1; 32_000]).unwrap();
+    lives.finish();
+    assert!(whole.into_iter().all(|event| event.is_ok()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use voce_audio::{DecodeLimits, Decoder, MonoStream, Source};
 use voce_engine::listener::{
-    AudioSender, ListenEvent, ListenRequest, Listener, ListenerOptions, ListenerStats, TranscriptStream,
+    AudioSender, ListenEvent, ListenRequest, Listener, ListenerOptions, ListenerStats, MAX_LANES,
+    TranscriptStream,
 };
 use voce_engine::speaker::Trace;
 use voce_engine::store::Store;
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 
+use super::args::Threads;
 use super::hear_args::BenchHearArgs;
 use super::hear_report::{HearReport, Rates, hear_rates};
 use super::{SEED, hear_peers, trace};
@@ -32,13 +34,21 @@ const REST: Duration = Duration::from_micros(200);
 
 /// Runs the command.
 pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
-    if args.streams.contains(&0) || args.repeat == 0 || !(0.5..=36_000.0).contains(&args.seconds) {
-        return Err(Failure::usage("use at least one stream and one run, and 0.5 to 36000 seconds"));
+    if args.streams.contains(&0) || args.repeat == 0 || args.utterances == 0 {
+        return Err(Failure::usage("use at least one stream, one utterance and one run"));
+    }
+    if !(0.5..=36_000.0).contains(&args.seconds) {
+        return Err(Failure::usage("use 0.5 to 36000 seconds"));
+    }
+    if args.lanes > MAX_LANES {
+        return Err(Failure::usage(format!("use up to {MAX_LANES} lanes")));
     }
     let audio = audio(args)?;
     let device = args.device.open()?;
     for precision in &args.precision {
-        for threads in args.threads.counts() {
+        // A GPU's recogniser chooses by itself how many do the host's part.
+        let chosen = matches!(args.threads, Threads::Fixed(0)) && device.is_some();
+        for threads in if chosen { vec![0] } else { args.threads.counts() } {
             let precision = device::precision(*precision, device.as_ref());
             one(console, args, &audio, precision, threads, device.clone())?;
         }
@@ -71,13 +81,14 @@ fn one(
         precision,
         threads,
         slots,
+        lanes: args.lanes,
         device,
         trace: trace.clone(),
         pin: args.pin,
         ..ListenerOptions::default()
     };
     let progress = console.progress();
-    progress.set_message(format!("loading {precision} on {threads} threads"));
+    progress.set_message(format!("loading {precision}"));
     machine::reset_peak_rss();
     let device = options.device.clone();
     // Copying the audio of a GPU's streams needs more than one core; on a CPU the model has the others.
@@ -154,11 +165,16 @@ impl Subject<'_> {
         let progress = self.console.progress();
         progress.set_message(format!("hearing {} streams", case.streams));
         let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
-        hear(listener, &request, &audio[..warm], case.streams, feeders)?;
+        hear(listener, &request, Sound { audio: &audio[..warm], times: 1 }, case.streams, feeders)?;
+        if listener.info().offline {
+            // The lengths that are measured, too: a device chooses how to run each, and sees it twice before it is recorded.
+            hear(listener, &request, Sound { audio, times: args.utterances.min(3) }, case.streams, feeders)?;
+        }
         let _ = device.map(|d| d.timings());
         let mut best: Option<Run> = None;
         for _ in 0..args.repeat {
-            let run = hear(listener, &request, audio, case.streams, feeders)?;
+            let sound = Sound { audio, times: args.utterances };
+            let run = hear(listener, &request, sound, case.streams, feeders)?;
             let cost = |r: &Run| if device.is_some() { r.wall } else { r.cpu.unwrap_or(r.wall) };
             if best.as_ref().is_none_or(|b| cost(&run) < cost(b)) {
                 best = Some(run);
@@ -166,7 +182,7 @@ impl Subject<'_> {
         }
         let Some(best) = best else { return Ok(None) };
         let peak = machine::peak_rss_mb();
-        let seconds = audio.len() as f64 / listener.info().sample_rate as f64;
+        let seconds = (audio.len() * args.utterances) as f64 / listener.info().sample_rate as f64;
         let report = HearReport::new(self, case, &best, seconds, peak);
         progress.finish_and_clear();
         report.print(self.console)?;
@@ -174,20 +190,28 @@ impl Subject<'_> {
     }
 }
 
-/// All streams hear the same audio at once; `feeders` threads share them.
+/// What every stream hears: an utterance, so many times.
+#[derive(Clone, Copy)]
+struct Sound<'a> {
+    audio: &'a [f32],
+    times: usize,
+}
+
+/// All streams hear the same at once; `feeders` threads share them.
 fn hear(
     listener: &Listener,
     request: &ListenRequest,
-    audio: &[f32],
+    sound: Sound<'_>,
     streams: usize,
     feeders: usize,
 ) -> Outcome<Run> {
     let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
-    // Utterances that are heard whole are given whole. A device gets them as one batch: none ends before all are there.
+    // Utterances that are heard whole are given whole, the next as soon as the model has taken one. A device gets the
+    // first of all streams as one batch: none ends before all are there.
     let chunk = request.chunk_ms.or(listener.info().default_chunk_ms);
     let on_device = listener.info().device.is_some();
     let (piece, ahead) = match chunk {
-        None => (audio.len(), usize::MAX),
+        None => (sound.audio.len(), usize::MAX),
         Some(ms) if on_device => {
             let samples = ms as usize * listener.info().sample_rate / 1000;
             (samples.min(PIECE), CHUNKS_AHEAD * samples)
@@ -205,7 +229,7 @@ fn hear(
         while !opened.is_empty() {
             let part = opened.split_off(opened.len().saturating_sub(share));
             parts.push(scope.spawn(move || {
-                let fed = feed(part, audio, (piece, ahead), unsent);
+                let fed = feed(part, sound, (piece, ahead), unsent);
                 if fed.is_err() {
                     // The others do not wait for what will not come.
                     unsent.store(isize::MIN / 2, Ordering::Relaxed);
@@ -237,34 +261,39 @@ struct Fed {
 /// are `unsent`.
 fn feed(
     opened: Vec<(AudioSender, TranscriptStream)>,
-    audio: &[f32],
+    Sound { audio, times }: Sound<'_>,
     (piece, ahead): (usize, usize),
     unsent: &AtomicIsize,
 ) -> Outcome<Fed> {
     let together = unsent.load(Ordering::Relaxed) > 0;
     let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
         opened.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
-    let mut sent = vec![0; senders.len()];
+    let (mut sent, mut ended) = (vec![0; senders.len()], vec![0; senders.len()]);
     let (mut mel, mut words) = (Duration::ZERO, 0);
     while senders.iter().any(Option::is_some) {
         interrupt::check()?;
         let mut any = false;
         for (i, slot) in senders.iter_mut().enumerate() {
             let Some(sender) = slot else { continue };
-            if sender.waiting() >= ahead {
+            let is_next = sent[i] == 0 && ended[i] > 0;
+            if sender.waiting() >= if is_next { ahead.min(1) } else { ahead } {
                 continue;
             }
             let part = &audio[sent[i]..(sent[i] + piece).min(audio.len())];
             let taken = sender.try_push(part).map_err(|e| Failure::failed(e.to_string()))?;
             sent[i] += taken;
             any |= taken > 0;
-            if together && taken > 0 && sent[i] == audio.len() {
+            if together && ended[i] == 0 && taken > 0 && sent[i] == audio.len() {
                 unsent.fetch_sub(1, Ordering::Relaxed);
             }
-            if sent[i] == audio.len()
-                && unsent.load(Ordering::Relaxed) <= 0
-                && let Some(sender) = slot.take()
-            {
+            if sent[i] < audio.len() || unsent.load(Ordering::Relaxed) > 0 {
+                continue;
+            }
+            ended[i] += 1;
+            if ended[i] < times {
+                sender.end_utterance();
+                sent[i] = 0;
+            } else if let Some(sender) = slot.take() {
                 mel += sender.mel_time();
                 sender.finish();
             }
@@ -272,7 +301,7 @@ fn feed(
         readers.iter_mut().try_for_each(|reader| drain(reader, &mut words))?;
         // All are ahead: waits for the first that is not done.
         let behind = |(i, s): &(usize, &mut Option<AudioSender>)| s.is_some() && sent[*i] < audio.len();
-        if !any && ahead < usize::MAX {
+        if !any && (ahead < usize::MAX || times > 1) {
             std::thread::sleep(REST);
         } else if !any && let Some((i, Some(sender))) = senders.iter_mut().enumerate().find(behind) {
             let end = (sent[i] + PIECE / 4).min(audio.len());

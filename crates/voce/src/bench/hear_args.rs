@@ -17,9 +17,11 @@ Examples:
   voce bench hear --shape nemotron-0.6b --chunk 80 --precision f32,bf16,int8
   voce bench hear --model DIR --streams 16 --audio talk.wav
   voce bench hear --shape nemotron-0.6b --device cuda --chunk 80,560 --streams 1,2000,4000
+  voce bench hear --shape parakeet-tdt-0.6b --device cuda --streams 64 --seconds 10 --utterances 8
 
 All streams are fed as fast as they are taken, one chunk a step each as live audio would be, unless --burst lets a step
-take what waits. `streams_per_core` is seconds of audio over seconds of processor time, front end and search included.
+take what waits. An offline model hears the first utterances of all streams as one batch; with --utterances it then finds
+those that follow queued, as from a list of files: no more than --streams are heard at once. `streams_per_core` is seconds of audio over seconds of processor time, front end and search included.
 Several settings print one table, or with --json one line, each. Build with --release to measure.")]
 pub(crate) struct BenchHearArgs {
     /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://...
@@ -37,12 +39,18 @@ pub(crate) struct BenchHearArgs {
     /// Seconds of audio of each stream
     #[arg(long, value_name = "S", env = "VOCE_BENCH_SECONDS", default_value_t = 20.0)]
     pub(crate) seconds: f64,
+    /// Utterances that each stream hears one after the other, each of --seconds: the next waits while one is heard
+    #[arg(long, value_name = "N", env = "VOCE_BENCH_UTTERANCES", default_value_t = 1)]
+    pub(crate) utterances: usize,
     /// Audio to hear, over and over; generated noise like speech unless given
     #[arg(long, value_name = "FILE", env = "VOCE_BENCH_AUDIO")]
     pub(crate) audio: Option<PathBuf>,
     /// Threads: a number, or `sweep` for one to all cores
     #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
     pub(crate) threads: Threads,
+    /// Model threads that share the streams: 0 chooses two on a GPU, one on a CPU
+    #[arg(long, value_name = "N", env = "VOCE_BENCH_LANES", default_value_t = 0)]
+    pub(crate) lanes: usize,
     /// Keep each thread on a core of its own (Linux)
     #[arg(long, env = "VOCE_PIN", value_parser = FalseyValueParser::new())]
     pub(crate) pin: bool,

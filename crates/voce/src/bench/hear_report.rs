@@ -41,6 +41,10 @@ pub(super) struct HearReport {
     rtf: f64,
     peak_rss_mb: Option<f64>,
     streams: usize,
+    /// Of each stream, one after the other.
+    utterances: usize,
+    /// Model threads that share the streams: times of stages are sums over them, and a step of one may wait for the other's kernels.
+    lanes: usize,
     chunk: Option<u32>,
     beam: usize,
     burst: bool,
@@ -114,6 +118,8 @@ impl HearReport {
             rtf: round(run.wall / all.max(1e-9), 6),
             peak_rss_mb: peak,
             streams: case.streams,
+            utterances: args.utterances,
+            lanes: info.lanes,
             chunk: case.chunk.or(info.default_chunk_ms),
             beam: case.beam,
             burst: args.burst,
@@ -163,10 +169,13 @@ impl HearReport {
             Some(device) => device.clone(),
             None => format!("{} with {}", self.cpu, self.isa),
         };
+        let lanes = if self.lanes > 1 { format!(", {} lanes", self.lanes) } else { String::new() };
+        let times =
+            if self.utterances > 1 { format!(" of {} utterances", self.utterances) } else { String::new() };
         let percent = |x: f64| format!("{:.1}%", x * 100.0);
         console.result(&format!(
-            "{} ({}, {}, {} threads) on {place}; loaded in {:.0} ms\n\
-             {} streams, {chunk}, beam {}: {core} streams a core, {:.1} live streams at this pace, {memory} MB\n\
+            "{} ({}, {}, {} threads{lanes}) on {place}; loaded in {:.0} ms\n\
+             {} streams{times}, {chunk}, beam {}: {core} streams a core, {:.1} live streams at this pace, {memory} MB\n\
              a step of {:.1} frames takes {:.2} ms (p99 {:.2}, p99.9 {:.2}): front end {}, encoder {}, search {}, rest {}\n\
              encoder: {:.3} ms a step, limit {:.3} ms, {} reached ({:.1} GB/s read, {:.0} G multiply-adds a second)",
             self.model,

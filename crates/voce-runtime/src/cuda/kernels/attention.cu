@@ -85,8 +85,26 @@ template <class T> DEV void put_kv(const AttendArgs& a) {
     }
 }
 
+// The same for heads of whole 16-byte pieces that are not turned: a thread takes eight values.
+DEV void put_kv_plain(const AttendArgs& a) {
+    const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x];
+    const u32 r = blockIdx.y;
+    if (r >= t.rows) return;
+    const u32 place = (t.position + r) % a.capacity, all = a.kv_heads * a.dim;
+    const u64 row = a.qkv + 4 * ((u64)(t.row + r) * a.qkv_stride + a.heads * a.dim);
+    for (u32 e = 8 * threadIdx.x; e < 2 * all; e += 8 * blockDim.x) {
+        const u32 kv = e >= all, i = e - kv * all, head = i / a.dim;
+        const float4 x = *at<const float4>(row + 4 * e), y = *at<const float4>(row + 4 * e + 16);
+        bf16* to = ring_of<bf16>(a, t.slot, head, kv) + (u64)place * a.width + (i - head * a.dim);
+        *reinterpret_cast<uint4*>(to) = {narrow2(x.x, x.y), narrow2(x.z, x.w), narrow2(y.x, y.y), narrow2(y.z, y.w)};
+    }
+}
+
 KERNEL(put_kv_f32, AttendArgs, 256) { put_kv<float>(a); }
-KERNEL(put_kv_bf16, AttendArgs, 256) { put_kv<bf16>(a); }
+KERNEL(put_kv_bf16, AttendArgs, 256) {
+    if (a.rope == ROPE_NONE && a.dim % 8 == 0 && a.qkv_stride % 4 == 0) put_kv_plain(a);
+    else put_kv<bf16>(a);
+}
 
 // Sixteen bytes as floats.
 DEV void unpack16(const uint4 w, float (&x)[4], float) {

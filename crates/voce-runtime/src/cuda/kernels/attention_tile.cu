@@ -6,14 +6,9 @@
 #define METHOD __device__ __forceinline__
 #endif
 
-// Queries of a block.
-#define TILE_QUERIES 16
+// A block has Q queries, and heads of W dimensions, or as many as the arguments say where W is 0.
 #define TILE_THREADS 256
 #define TILE_WARPS (TILE_THREADS / 32)
-// Threads that share a query's softmax.
-#define TILE_SHARE (TILE_THREADS / TILE_QUERIES)
-// Fragments of 8 dimensions that a warp has: up to 256 in all.
-#define TILE_PARTS (256 / 8 / TILE_WARPS)
 
 // Sixteen bytes to shared memory in the background, or zeros.
 DEV void copy16(void* to, const void* from, bool real) {
@@ -93,30 +88,37 @@ DEV uint2 right_across(const bf16* rows, u32 stride) {
 #endif
 }
 
-// scores[16][columns] = q[16][width] rows[columns][width]^T; columns are a multiple of 16. A warp takes 16 columns.
-DEV void tile_scores(const bf16* q, const bf16* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
+// scores[Q][columns] = q[Q][width] rows[columns][width]^T; columns are a multiple of 16. A warp takes 16 columns.
+template <int Q> DEV void tile_scores(const bf16* q, const bf16* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (u32 c = warp * 16; c < columns; c += TILE_WARPS * 16) {
-        float d[2][4] = {};
+        float d[Q / 16][2][4] = {};
         for (u32 k = 0; k < width; k += 16) {
-            const uint4 x = left_of(q, stride, k);
-            mma(d[0], x, right_of(rows + c * stride, stride, k));
-            mma(d[1], x, right_of(rows + (c + 8) * stride, stride, k));
+            const uint2 left = right_of(rows + c * stride, stride, k), right = right_of(rows + (c + 8) * stride, stride, k);
+#pragma unroll
+            for (int m = 0; m < Q / 16; m++) {
+                const uint4 x = left_of(q + 16 * m * stride, stride, k);
+                mma(d[m][0], x, left);
+                mma(d[m][1], x, right);
+            }
         }
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float* to = scores + lane / 4 * scores_stride + c + 8 * h + 2 * (lane % 4);
-            to[0] = d[h][0];
-            to[1] = d[h][1];
-            to[8 * scores_stride] = d[h][2];
-            to[8 * scores_stride + 1] = d[h][3];
+        for (int m = 0; m < Q / 16; m++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float* to = scores + (16 * m + lane / 4) * scores_stride + c + 8 * h + 2 * (lane % 4);
+                to[0] = d[m][h][0];
+                to[1] = d[m][h][1];
+                to[8 * scores_stride] = d[m][h][2];
+                to[8 * scores_stride + 1] = d[m][h][3];
+            }
         }
     }
 }
 
 // The same in f32: a thread takes a column and four queries at a time.
-DEV void tile_scores(const float* q, const float* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
-    for (u32 e = threadIdx.x; e < columns * (TILE_QUERIES / 4); e += TILE_THREADS) {
+template <int Q> DEV void tile_scores(const float* q, const float* rows, u32 stride, u32 width, u32 columns, float* scores, u32 scores_stride) {
+    for (u32 e = threadIdx.x; e < columns * (Q / 4); e += TILE_THREADS) {
         const u32 c = e % columns, first = e / columns * 4;
         float sum[4] = {};
         for (u32 k = 0; k < width; k += 4) {
@@ -133,69 +135,82 @@ DEV void tile_scores(const float* q, const float* rows, u32 stride, u32 width, u
 }
 
 // A block's weighted sums of values, in registers: what each thread holds differs by format.
-template <class T> struct Sums;
+template <class T, int Q, int W> struct Sums;
 
-// Fragments of 16 queries by 8 dimensions: a warp has every eighth.
-template <> struct Sums<bf16> {
-    float d[TILE_PARTS][4];
-    // Weights are [16][tile + 8].
+// Fragments of 16 queries by 8 dimensions: a warp has every eighth, up to 256 dimensions in all.
+template <int Q, int W> struct Sums<bf16, Q, W> {
+    static constexpr int PARTS = (W ? W : 256) / 8 / TILE_WARPS;
+    float d[Q / 16][PARTS][4];
+    // Weights are [Q][tile + 8].
     static METHOD u32 weight_at(u32 query, u32 key, u32 tile) { return query * (tile + 8) + key; }
     METHOD void clear() {
 #pragma unroll
-        for (int j = 0; j < TILE_PARTS; j++)
+        for (int m = 0; m < Q / 16; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) d[j][i] = 0.0f;
+            for (int j = 0; j < PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) d[m][j][i] = 0.0f;
     }
     METHOD void add(const bf16* weights, const bf16* values, const float* scale, u32 stride, u32 width, u32 tile, u32 n) {
         const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        const float upper = scale[lane / 4], lower = scale[lane / 4 + 8];
 #pragma unroll
-        for (int j = 0; j < TILE_PARTS; j++) {
-            d[j][0] *= upper;
-            d[j][1] *= upper;
-            d[j][2] *= lower;
-            d[j][3] *= lower;
+        for (int m = 0; m < Q / 16; m++) {
+            const float upper = scale[16 * m + lane / 4], lower = scale[16 * m + lane / 4 + 8];
+#pragma unroll
+            for (int j = 0; j < PARTS; j++) {
+                d[m][j][0] *= upper;
+                d[m][j][1] *= upper;
+                d[m][j][2] *= lower;
+                d[m][j][3] *= lower;
+            }
         }
         for (u32 k = 0; k < n; k += 16) {
-            const uint4 w = left_of(weights, tile + 8, k);
+            uint4 w[Q / 16];
 #pragma unroll
-            for (int j = 0; j < TILE_PARTS; j++) {
+            for (int m = 0; m < Q / 16; m++) w[m] = left_of(weights + 16 * m * (tile + 8), tile + 8, k);
+#pragma unroll
+            for (int j = 0; j < PARTS; j++) {
                 const u32 c = (warp + TILE_WARPS * j) * 8;
-                if (c < width) mma(d[j], w, right_across(values + k * stride + c, stride));
+                if (c >= width) continue;
+                const uint2 v = right_across(values + k * stride + c, stride);
+#pragma unroll
+                for (int m = 0; m < Q / 16; m++) mma(d[m][j], w[m], v);
             }
         }
     }
-    // Calls put(query, dimension, sum) for each sum of this thread.
+    // Calls put(query, dimension, sum, next sum) for each two sums of this thread, of dimensions side by side.
     template <class F> METHOD void each(u32 width, F put) const {
         const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-        for (int j = 0; j < TILE_PARTS; j++) {
-            const u32 c = (warp + TILE_WARPS * j) * 8 + 2 * (lane % 4);
-            if (c >= width) continue;
+        for (int m = 0; m < Q / 16; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) put(lane / 4 + i / 2 * 8, c + i % 2, d[j][i]);
-        }
+            for (int j = 0; j < PARTS; j++) {
+                const u32 c = (warp + TILE_WARPS * j) * 8 + 2 * (lane % 4);
+                if (c >= width) continue;
+                put(16 * m + lane / 4, c, d[m][j][0], d[m][j][1]);
+                put(16 * m + lane / 4 + 8, c, d[m][j][2], d[m][j][3]);
+            }
     }
 };
 
 // A thread has one dimension of all queries.
-template <> struct Sums<float> {
-    float d[TILE_QUERIES];
-    // Weights are [tile][16].
-    static METHOD u32 weight_at(u32 query, u32 key, u32 tile) { return key * TILE_QUERIES + query; }
+template <int Q, int W> struct Sums<float, Q, W> {
+    float d[Q];
+    // Weights are [tile][Q].
+    static METHOD u32 weight_at(u32 query, u32 key, u32 tile) { return key * Q + query; }
     METHOD void clear() {
 #pragma unroll
-        for (int i = 0; i < TILE_QUERIES; i++) d[i] = 0.0f;
+        for (int i = 0; i < Q; i++) d[i] = 0.0f;
     }
     METHOD void add(const float* weights, const float* values, const float* scale, u32 stride, u32 width, u32 tile, u32 n) {
         if (threadIdx.x >= width) return;
 #pragma unroll
-        for (int i = 0; i < TILE_QUERIES; i++) d[i] *= scale[i];
+        for (int i = 0; i < Q; i++) d[i] *= scale[i];
         for (u32 k = 0; k < n; k++) {
             const float v = values[k * stride + threadIdx.x];
 #pragma unroll
-            for (int i = 0; i < TILE_QUERIES; i += 4) {
-                const float4 w = *reinterpret_cast<const float4*>(weights + k * TILE_QUERIES + i);
+            for (int i = 0; i < Q; i += 4) {
+                const float4 w = *reinterpret_cast<const float4*>(weights + k * Q + i);
                 d[i] += w.x * v;
                 d[i + 1] += w.y * v;
                 d[i + 2] += w.z * v;
@@ -203,10 +218,26 @@ template <> struct Sums<float> {
             }
         }
     }
+    // Calls put(query, dimension, sum) for each sum of this thread.
     template <class F> METHOD void each(u32 width, F put) const {
         if (threadIdx.x >= width) return;
 #pragma unroll
-        for (int i = 0; i < TILE_QUERIES; i++) put(i, threadIdx.x, d[i]);
+        for (int i = 0; i < Q; i++) put(i, threadIdx.x, d[i]);
+    }
+};
+
+// Where sums go, divided by the totals of their queries.
+struct TilePut {
+    const AttendArgs& a;
+    const float* totals;
+    u32 row, from_head, group, queries;
+    METHOD void operator()(u32 query, u32 d, float sum) const {
+        if (query < queries && d < a.dim)
+            put_attended(a, row + query / group, (from_head + query % group) * a.dim + d, sum / totals[query]);
+    }
+    METHOD void operator()(u32 query, u32 d, float sum, float next) const {
+        operator()(query, d, sum);
+        operator()(query, d + 1, next);
     }
 };
 
@@ -223,10 +254,10 @@ template <class T, class F> DEV void tile_load(T* to, u32 stride, u32 width, u32
 
 // The scaled queries of a task, turned to their positions, zeros after the last; for relative positions those that meet
 // keys, and those that meet distances in `q_far`.
-template <class T> DEV void tile_queries(const AttendArgs& a, const AttendTask& t, u32 from_head, u32 group, T* q, T* q_far) {
+template <class T, int Q> DEV void tile_queries(const AttendArgs& a, const AttendTask& t, u32 from_head, u32 group, T* q, T* q_far) {
     const u32 width = a.width, stride = width + 16 / sizeof(T), queries = t.rows * group;
     const bool relative = a.distances != 0;
-    for (u32 e = threadIdx.x; e < TILE_QUERIES * width; e += TILE_THREADS) {
+    for (u32 e = threadIdx.x; e < Q * width; e += TILE_THREADS) {
         const u32 i = e / width, d = e % width, h = from_head + i % group;
         float x = 0.0f, y = 0.0f;
         if (i < queries && d < a.dim) {
@@ -243,28 +274,49 @@ template <class T> DEV void tile_queries(const AttendArgs& a, const AttendTask& 
     }
 }
 
-// A block per task (up to 16 rows, or one row's 16 query heads) and key head: tiles of keys one after the other with a
-// running maximum. bf16 on tensor cores, bound by reading rings and distances; f32 bound by its plain products.
-template <class T> DEV void tile_rows(const AttendArgs& a) {
+// The same with relative positions, for heads of W dimensions that each have their own keys: a thread takes four values.
+template <int Q, int W> DEV void tile_queries_plain(const AttendArgs& a, const AttendTask& t, u32 head, bf16* q, bf16* q_far) {
+    const u32 stride = W + 8;
+#pragma unroll
+    for (u32 e = threadIdx.x; e < Q * W / 4; e += TILE_THREADS) {
+        const u32 i = e / (W / 4), d = e % (W / 4) * 4, h = head * W + d;
+        uint2 near = {0, 0}, far = {0, 0};
+        if (i < t.rows) {
+            const float4 x = *at<const float4>(a.qkv + 4 * ((u64)(t.row + i) * a.qkv_stride + h));
+            const float4 c = *at<const float4>(a.content + 4 * h), p = *at<const float4>(a.position + 4 * h);
+            near = {narrow2((x.x + c.x) * a.scale, (x.y + c.y) * a.scale), narrow2((x.z + c.z) * a.scale, (x.w + c.w) * a.scale)};
+            far = {narrow2((x.x + p.x) * a.scale, (x.y + p.y) * a.scale), narrow2((x.z + p.z) * a.scale, (x.w + p.w) * a.scale)};
+        }
+        *reinterpret_cast<uint2*>(q + i * stride + d) = near;
+        *reinterpret_cast<uint2*>(q_far + i * stride + d) = far;
+    }
+}
+
+// A block per task (up to Q rows, or one row's Q query heads) and key head: tiles of keys one after the other with a
+// running maximum. bf16 on tensor cores, bound by reading rings and distances; f32 bound by its plain products. With W
+// positions are relative.
+template <class T, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
+    // Threads that share a query's softmax.
+    const u32 SHARE = TILE_THREADS / Q;
     const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x / a.kv_heads];
-    const u32 head = blockIdx.x % a.kv_heads, width = a.width, tile = a.tile;
-    const u32 all = a.heads / a.kv_heads, per = min(all, (u32)TILE_QUERIES);
-    const u32 from_head = head * all + blockIdx.y * per, group = min(per, all - blockIdx.y * per);
+    const u32 head = blockIdx.x % a.kv_heads, width = W ? W : a.width, tile = a.tile;
+    const u32 all = W ? 1 : a.heads / a.kv_heads, per = min(all, (u32)Q);
+    const u32 from_head = head * all + blockIdx.y * per, group = W ? 1 : min(per, all - blockIdx.y * per);
     const u32 queries = t.rows * group;
-    const bool relative = a.distances != 0;
-    const u32 stride = width + 16 / sizeof(T), score_stride = tile + 4, far_stride = tile + TILE_QUERIES + 4;
+    const bool relative = W || a.distances != 0;
+    const u32 stride = width + 16 / sizeof(T), score_stride = tile + 4, far_stride = tile + Q + 4;
     SHARED(T, q);
-    T* q_far = q + TILE_QUERIES * stride;
-    T* keys = q_far + (relative ? TILE_QUERIES * stride : 0);
+    T* q_far = q + Q * stride;
+    T* keys = q_far + (relative ? Q * stride : 0);
     T* values = keys + tile * stride;
     T* distances = values + tile * stride;
-    T* weights = distances + (relative ? (tile + TILE_QUERIES) * stride : 0);
-    float* scores = reinterpret_cast<float*>(weights + TILE_QUERIES * (tile + 8));
-    float* far = scores + TILE_QUERIES * score_stride;
-    __shared__ float scale[TILE_QUERIES], totals[TILE_QUERIES];
+    T* weights = distances + (relative ? (tile + Q) * stride : 0);
+    float* scores = reinterpret_cast<float*>(weights + Q * (tile + 8));
+    float* far = scores + Q * score_stride;
+    __shared__ float scale[Q], totals[Q];
 
     // Some threads of a warp have a query's maximum and sum.
-    const u32 i = threadIdx.x / TILE_SHARE, share = threadIdx.x % TILE_SHARE, position = t.position + i / group;
+    const u32 i = threadIdx.x / SHARE, share = threadIdx.x % SHARE, position = t.position + i / group;
     u32 seen = t.first, end = t.end;
     if (a.causal) {
         seen = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
@@ -272,7 +324,7 @@ template <class T> DEV void tile_rows(const AttendArgs& a) {
     }
     if (i >= queries) end = 0;
     float top = -INF, total = 0.0f;
-    Sums<T> sums;
+    Sums<T, Q, W> sums;
     sums.clear();
     const T* k_ring = ring_of<T>(a, t.slot, head, 0);
     const T* v_ring = ring_of<T>(a, t.slot, head, 1);
@@ -294,32 +346,35 @@ template <class T> DEV void tile_rows(const AttendArgs& a) {
         copies_end();
         tile_load(values, stride, width, width / V, n, room, v_ring, place);
         copies_end();
-        if (base == t.first) tile_queries(a, t, from_head, group, q, q_far);
+        if (base == t.first) {
+            if constexpr (W > 0) tile_queries_plain<Q, W>(a, t, head, q, q_far);
+            else tile_queries<T, Q>(a, t, from_head, group, q, q_far);
+        }
         copies_wait<1>();
         __syncthreads();
-        tile_scores(q, keys, stride, width, room, scores, score_stride);
-        if (relative) tile_scores(q_far, distances, stride, width, far_room, far, far_stride);
+        tile_scores<Q>(q, keys, stride, width, room, scores, score_stride);
+        if (relative) tile_scores<Q>(q_far, distances, stride, width, far_room, far, far_stride);
         __syncthreads();
         float most = -INF;
         const u32 skew = relative ? t.rows - 1 - min(i, t.rows - 1) : 0;
-        for (u32 c = share; c < room; c += TILE_SHARE) {
+        for (u32 c = share; c < room; c += SHARE) {
             float s = scores[i * score_stride + c];
             if (relative) s += c < n ? far[i * far_stride + c + skew] : 0.0f;
             if (base + c < seen || base + c >= end) s = -INF;
             scores[i * score_stride + c] = s;
             most = fmaxf(most, s);
         }
-        for (int m = TILE_SHARE / 2; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(FULL, most, m));
+        for (int m = SHARE / 2; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(FULL, most, m));
         const float before = top;
         top = fmaxf(top, most);
         float sum = 0.0f;
-        for (u32 c = share; c < room; c += TILE_SHARE) {
+        for (u32 c = share; c < room; c += SHARE) {
             const float s = scores[i * score_stride + c];
             const float w = s == -INF ? 0.0f : expf(s - top);
-            keep_kv(weights + Sums<T>::weight_at(i, c, tile), w);
+            keep_kv(weights + sums.weight_at(i, c, tile), w);
             sum += w;
         }
-        for (int m = TILE_SHARE / 2; m > 0; m /= 2) sum += __shfl_xor_sync(FULL, sum, m);
+        for (int m = SHARE / 2; m > 0; m /= 2) sum += __shfl_xor_sync(FULL, sum, m);
         const float shrink = before == top ? 1.0f : expf(before - top);
         total = total * shrink + sum;
         if (share == 0) scale[i] = shrink;
@@ -330,11 +385,19 @@ template <class T> DEV void tile_rows(const AttendArgs& a) {
     }
     if (share == 0) totals[i] = total;
     __syncthreads();
-    sums.each(width, [&](u32 query, u32 d, float sum) {
-        if (query < queries && d < a.dim)
-            put_attended(a, t.row + query / group, (from_head + query % group) * a.dim + d, sum / totals[query]);
-    });
+    if constexpr (W > 0) {
+        if (a.narrow)
+            return sums.each(width, [&](u32 query, u32 d, float sum, float next) {
+                if (query >= queries) return;
+                const u64 place = (u64)(t.row + query) * a.out_stride + head * W + d;
+                *at<u32>(a.out + 2 * place) = narrow2(sum / totals[query], next / totals[query]);
+            });
+    }
+    sums.each(width, TilePut{a, totals, t.row, from_head, group, queries});
 }
 
-KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float>(a); }
-KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16>(a); }
+KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float, 16, 0>(a); }
+KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 16, 0>(a); }
+// Relative positions and heads of 128: chunks, and whole utterances, whose keys are read half as often.
+KERNEL(tile_chunk_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 16, 128>(a); }
+KERNEL(tile_whole_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 32, 128>(a); }
