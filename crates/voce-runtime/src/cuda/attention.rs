@@ -23,7 +23,7 @@ const TILE_THREADS: u32 = 256;
 const SHORT_PART: usize = 64;
 const LONG_PART: usize = 256;
 /// Positions up to which a few rows alone have a block per key head that reads them all, and its warps.
-const ALONE: usize = 1024;
+const ALONE: usize = 128;
 const ALONE_WARPS: usize = 16;
 /// Query heads of a key head up to which a single row goes to that kernel.
 const DECODE_QUERIES: usize = 4;

@@ -6,7 +6,7 @@ use super::{Cuda, Plain, program};
 use crate::exec::{SampleOp, Tokens};
 
 /// Threads of a block; a row has one.
-const THREADS: u32 = 256;
+const THREADS: u32 = 512;
 
 /// A row's settings: see `sampling.cu`.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 // what is drawn from is found by halving the range of values and counting, which needs about ten rounds of one
 // barrier each. Bound by latency. Arithmetic that decides is that of `exec/philox.rs`, never fused.
 
-#define SAMPLE_THREADS 256
+#define SAMPLE_THREADS 512
 #define SAMPLE_WARPS (SAMPLE_THREADS / 32)
 // Tokens that threads share out evenly before they draw noise for them.
 #define SAMPLE_LIST 1024
