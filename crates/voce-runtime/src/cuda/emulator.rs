@@ -141,6 +141,16 @@ impl Emulator {
                                 *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
                             }
                         }
+                        ProductKind::Fp8 => {
+                            let (x, y) = (p.a as *const u8, p.w as *const u8);
+                            let wide = |code: u8| f64::from(crate::fp8::decode(code));
+                            let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32;
+                            if p.narrow {
+                                *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
+                            } else {
+                                *(p.out as *mut f32).add(out) = v;
+                            }
+                        }
                         ProductKind::Int8 => {
                             let (x, y, o) = (p.a as *const i8, p.w as *const i8, p.out as *mut i32);
                             let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as i32;

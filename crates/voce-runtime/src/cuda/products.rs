@@ -126,6 +126,7 @@ impl Nvidia {
                 (C::CUBLAS_COMPUTE_32F_FAST_TF32, T::CUDA_R_32F, T::CUDA_R_32F, T::CUDA_R_32F)
             }
             ProductKind::Bf16 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_16BF, T::CUDA_R_32F),
+            ProductKind::Fp8 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_8F_E4M3, T::CUDA_R_32F),
             ProductKind::Int8 => (C::CUBLAS_COMPUTE_32I, T::CUDA_R_32I, T::CUDA_R_8I, T::CUDA_R_32I),
         };
         if p.narrow {
@@ -150,6 +151,10 @@ impl Nvidia {
             lt::cublasLtMatmulDescCreate(&mut op, compute, scale)
         })?;
         set(op, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
+        if p.kind == ProductKind::Fp8 {
+            // Sums of the tensor cores' own width: what they lose is far less than rounding to e4m3 does.
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &1i8)?;
+        }
         if p.bias != 0 {
             let epilogue = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             set(op, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;

@@ -45,6 +45,8 @@ pub(crate) struct Pending {
     pub(crate) act: u32,
     /// Where the bias is on the device; 0 for none.
     pub(crate) bias: u64,
+    /// Where scales of the rows and of the columns are, which come first of all; 0 for none.
+    pub(crate) scales: [u64; 2],
 }
 
 impl Clone for Buffer {

@@ -194,9 +194,11 @@ impl Settings {
 fn precision<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<PrecisionArg>, D::Error> {
     let name = String::deserialize(reader)?;
     let value = <PrecisionArg as clap::ValueEnum>::from_str(&name, true);
-    value
-        .map(Some)
-        .map_err(|_| D::Error::custom(format!("'{name}' is no precision: use auto, f32, bf16, int8 or int4")))
+    value.map(Some).map_err(|_| {
+        D::Error::custom(format!(
+            "'{name}' is no precision: use auto, f32, bf16, int8, int4 or, on a GPU, fp8"
+        ))
+    })
 }
 
 /// A name, or a list of them.
