@@ -477,9 +477,9 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
 KERNEL_DENSE(decode_f32, AttendArgs, 128, 5) { decode_parts<float, 2, 1, 4, LONG_PART>(a); }
 KERNEL_DENSE(decode_bf16, AttendArgs, 128, 5) { decode_parts<bf16, 1, 1, 8, LONG_PART>(a); }
 KERNEL_DENSE(decode_pair_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 2, 8, LONG_PART>(a); }
-KERNEL_DENSE(decode_fp8, AttendArgs, 128, 5) { decode_parts<fp8, 1, 1, 8, LONG_PART>(a); }
+KERNEL_DENSE(decode_fp8, AttendArgs, 128, 4) { decode_parts<fp8, 1, 1, 8, LONG_PART>(a); }
 KERNEL_DENSE(decode_pair_fp8, AttendArgs, 128, 4) { decode_parts<fp8, 1, 2, 4, LONG_PART>(a); }
-KERNEL_DENSE(decode_group_fp8, AttendArgs, 128, 2) { decode_parts<fp8, 1, 4, 4, LONG_PART>(a); }
+KERNEL_DENSE(decode_group_fp8, AttendArgs, 128, 3) { decode_parts<fp8, 1, 4, 4, LONG_PART>(a); }
 KERNEL_DENSE(decode_group_f32, AttendArgs, 128, 4) { decode_parts<float, 2, 4, 2, LONG_PART>(a); }
 KERNEL_DENSE(decode_group_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 4, 4, LONG_PART>(a); }
 // Few rows, a block for each part.

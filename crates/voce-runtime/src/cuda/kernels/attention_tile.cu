@@ -380,4 +380,4 @@ template <class T, class RING = T> DEV void tile_rows(const AttendArgs& a) {
 
 KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float>(a); }
 KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16>(a); }
-KERNEL(tile_fp8, AttendArgs, TILE_THREADS) { tile_rows<bf16, fp8>(a); }
+KERNEL_DENSE(tile_fp8, AttendArgs, TILE_THREADS, 2) { tile_rows<bf16, fp8>(a); }
