@@ -43,6 +43,8 @@ pub(crate) struct Product {
     pub accumulate: bool,
     /// `out` is bf16; of bf16 and fp8 products alone.
     pub narrow: bool,
+    /// What each row and each output is multiplied by, in f32; 0 for none; of fp8 products alone.
+    pub scales: [Address; 2],
 }
 
 /// The shape of a launch.

@@ -10,6 +10,8 @@ const HELD: usize = 16;
 const MOST_THREADS: usize = 512;
 /// Threads of a block of the epilogue.
 const THREADS: usize = 256;
+/// Alignment that the library's products count on.
+const ALIGNED: u64 = 256;
 /// What the library wants outputs and inputs to be a multiple of; weights are stored with that many.
 pub(super) const SIXTEEN: usize = 16;
 
@@ -85,7 +87,8 @@ impl Cuda {
         true
     }
 
-    /// The product of quantised rows to its place. With `narrow` it stays there as bf16, and whoever reads it scales it.
+    /// The product of quantised rows to its place: straight there when the library scales it and nothing follows. With
+    /// `narrow` it stays there as bf16, and where the library does not scale it whoever reads it does.
     pub(super) fn product_fp8(
         &mut self,
         w: &crate::Matrix,
@@ -96,10 +99,14 @@ impl Cuda {
     ) {
         let device = w.device.as_ref().expect("weights are on the device");
         let stride = w.n.next_multiple_of(SIXTEEN);
+        let scaling = self.device().scales_products();
+        let plain = store.act == 0 && store.store != 2 && store.bias == 0 && stride == w.n;
+        let plain = plain && store.out_stride.is_multiple_of(4) && store.out.is_multiple_of(ALIGNED);
+        let straight = narrow || (scaling && plain);
         // What is added to something else loses nothing that counts by coming as bf16.
-        let halves = narrow || store.store != 0;
+        let halves = narrow || (store.store != 0 && !straight);
         let memory = self.queue.device.clone();
-        let (out, out_stride) = if narrow {
+        let (out, out_stride) = if straight {
             (store.out, store.out_stride)
         } else {
             let bytes = count * stride * if halves { 2 } else { 4 };
@@ -117,10 +124,11 @@ impl Cuda {
             w_stride: device.stride as u32,
             out_stride,
             bias: 0,
-            accumulate: false,
+            accumulate: straight && store.store == 1,
             narrow: halves,
+            scales: if straight && scaling { [rows.scales, device.scales()] } else { [0; 2] },
         });
-        if narrow {
+        if straight {
             return;
         }
         let fours =

@@ -267,7 +267,7 @@ impl Cuda {
         };
         if narrow {
             let mut left = Pending { act: store.act, bias: store.bias, scales: [0; 2] };
-            if w.format == Format::Fp8 {
+            if w.format == Format::Fp8 && !self.device().scales_products() {
                 left.scales = [prepared.scales, device.scales()];
             }
             (store.act, store.bias) = (0, 0);
@@ -440,6 +440,7 @@ impl Cuda {
             bias: store.bias,
             accumulate: store.store == 1,
             narrow,
+            scales: [0; 2],
         };
         if plain {
             return self.queue.product(product);

@@ -83,6 +83,8 @@ impl DeviceMatrix {
             }
             Format::Fp8 if !device.info().has_fp8() => Err(CudaError::NoFp8(device.info().name.clone())),
             Format::Fp8 => {
+                // So that nothing is tried in a step.
+                device.scales_products();
                 // As for int8, by sixteens.
                 let outputs = n.next_multiple_of(SIXTEEN);
                 let (mut data, mut scales) = (vec![0u8; outputs * stride], vec![0f32; outputs]);

@@ -27,6 +27,7 @@ pub(super) struct ProductKey {
     bias: bool,
     accumulate: bool,
     narrow: bool,
+    scaled: bool,
 }
 
 impl ProductKey {
@@ -37,6 +38,7 @@ impl ProductKey {
             bias: p.bias != 0,
             accumulate: p.accumulate,
             narrow: p.narrow,
+            scaled: p.scales[0] != 0,
         }
     }
 
@@ -92,6 +94,10 @@ impl Nvidia {
         let (alpha, beta) = (scalar(true), scalar(p.accumulate));
         if p.bias != 0 {
             set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias)?;
+        }
+        if p.scales[0] != 0 {
+            set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p.scales[1])?;
+            set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p.scales[0])?;
         }
         // SAFETY: the plan's layouts describe these addresses; scalars are of the plan's scale type.
         check_lt("cublasLtMatmul", unsafe {
@@ -154,6 +160,13 @@ impl Nvidia {
         if p.kind == ProductKind::Fp8 {
             // Sums of the tensor cores' own width: what they lose is far less than rounding to e4m3 does.
             set(op, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &1i8)?;
+        }
+        if p.scales[0] != 0 {
+            let by_row = lt::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &by_row)?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &by_row)?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p.scales[1])?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p.scales[0])?;
         }
         if p.bias != 0 {
             let epilogue = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;

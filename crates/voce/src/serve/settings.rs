@@ -283,6 +283,8 @@ mod tests {
             toml::from_str::<Settings>("prot = 1").unwrap_err().to_string().contains("unknown field `prot`")
         );
         assert!(toml::from_str::<Settings>("precision = 'f8'").is_err());
+        let fp8 = toml::from_str::<Settings>("precision = 'fp8'").unwrap();
+        assert_eq!(fp8.precision, Some(PrecisionArg::Fp8));
     }
 
     /// A flag that the file does not know, or the other way round, would be two tables.
