@@ -14,8 +14,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
 LIBRARIES = ["libnvrtc.so.1[23]", "libcublasLt.so.1[23]"]
-SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops", "mel_ops"]
-MODELS = ["device", "decoder_reference"]
+SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops", "mel_ops", "fp8_ops"]
+MODELS = ["device", "device_fp8", "decoder_reference"]
 LONG_STEPS = "10000"
 
 
@@ -43,6 +43,17 @@ def speeds():
     yield "pocket-100m, many", ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", "16,64,256,512"]
     yield "qwen3-tts-1.7b", ["bench", "decode", "--shape", "qwen3-tts-1.7b", "--streams", "1,64"]
     yield "stt-1b", ["bench", "decode", "--shape", "stt-1b", "--streams", "1,512", "--context", "750"]
+
+
+def precisions():
+    """What is timed in bf16 and in fp8, one after the other."""
+    yield "qwen3-tts-1.7b", ["bench", "decode", "--shape", "qwen3-tts-1.7b", "--streams", "1,64"]
+    yield "stt-1b", ["bench", "decode", "--shape", "stt-1b", "--streams", "512", "--context", "750"]
+    yield "nemotron-0.6b 560 ms", [
+        "bench", "hear", "--shape", "nemotron-0.6b", "--chunk", "560", "--streams", "3000", "--seconds", "5.6"]
+    yield "parakeet-tdt-0.6b, whole utterances of 10 s", [
+        "bench", "hear", "--shape", "parakeet-tdt-0.6b", "--streams", "64", "--seconds", "10", "--repeat", "5"]
+    yield "pocket-100m", ["bench", "say", "--shape", "pocket-100m", "--frames", "125", "--streams", "256"]
 
 
 def kernels():
@@ -110,6 +121,9 @@ def main():
         step(f"long: {LONG_STEPS} steps", [kit / "long_run", "--test-threads", "1"], VOCE_TEST_DEVICE="cuda", VOCE_LONG_STEPS=LONG_STEPS)
         for name, arguments in speeds():
             step(f"speed: {name}", [kit / "voce", *arguments, "--device", "cuda", "--json"])
+        for name, arguments in precisions():
+            both = ["--precision", "bf16,fp8", "--device", "cuda", "--json"]
+            step(f"fp8: {name}", [kit / "voce", *arguments, *both])
         for name, arguments in kernels():
             step(f"kernels: {name}", [kit / "voce", *arguments, "--device", "cuda", "--json", "--cuda-events", "on"])
         # Last: what these start may outlive them.

@@ -107,7 +107,11 @@ impl Place {
     /// The formats of a precision here.
     pub(crate) fn formats(&self, precision: Precision) -> Result<Formats, EngineError> {
         match &self.device {
+            None if precision == Precision::Fp8 => Err(EngineError::NoFp8),
             None => Ok(Formats::new(precision, self.isa)),
+            Some(device) if precision == Precision::Fp8 && !device.info().has_fp8() => {
+                Err(CudaError::NoFp8(device.info().name.clone()).into())
+            }
             Some(_) if precision == Precision::Int4 => Err(CudaError::Format("int4").into()),
             Some(_) => Ok(Formats::on_device(precision)),
         }

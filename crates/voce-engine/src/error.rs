@@ -120,6 +120,11 @@ pub enum EngineError {
     /// Threads or kernels cannot be set up.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    /// A precision that CPUs have no kernels for.
+    #[error(
+        "fp8 runs on GPUs alone and this would run on the CPU: use --precision int8, or a GPU with --device cuda"
+    )]
+    NoFp8,
     /// A request's number is out of range.
     #[error("{what} is {value}: {rule}")]
     BadRequest {

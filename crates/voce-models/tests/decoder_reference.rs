@@ -361,7 +361,10 @@ fn drawn_frames_are_the_same_on_a_device_and_alone() {
 fn smaller_formats_stay_close() {
     each_place(|place| {
         let want = dump("frame.0/logits");
-        for (precision, tolerance) in [(Precision::Bf16, 0.05), (Precision::Int8, 0.12)] {
+        let fp8 = place.device.is_some().then_some((Precision::Fp8, 0.2));
+        for (precision, tolerance) in
+            [(Precision::Bf16, 0.05), (Precision::Int8, 0.12)].into_iter().chain(fp8)
+        {
             let model = frames(place, precision);
             let prompt = buffer(&dump("prompt"), 32);
             let mut state = model.state(FrameShape { slots: 1, positions: 20, prefill: 8 });

@@ -150,7 +150,7 @@ fn open(path: &Path, source: &str) -> Option<Open> {
     let index: Index = serde_json::from_slice(&index).ok()?;
     let base = 24 + length;
     let fits = |(name, e): (&String, &Entry)| {
-        let format = Format::ALL.into_iter().find(|f| name.ends_with(&format!(":{}", f.name())))?;
+        let format = Format::ON_CPU.into_iter().find(|f| name.ends_with(&format!(":{}", f.name())))?;
         let room = usize::try_from(size.checked_sub(base)?.checked_sub(e.at)?).ok()?;
         let values = e.outputs.checked_mul(e.inputs)?;
         // Packing pads, but never past this; sizes beyond it would be damage.

@@ -16,11 +16,15 @@ pub enum Precision {
     Int8,
     /// Four-bit backbone, the rest as int8.
     Int4,
+    /// e4m3 linears, keys and values; on GPUs from Ada on.
+    Fp8,
 }
 
 impl Precision {
-    /// Every precision, most exact first.
-    pub const ALL: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::Int8, Precision::Int4];
+    /// Every precision that CPUs have kernels for, most exact first.
+    pub const ON_CPU: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::Int8, Precision::Int4];
+    /// Every precision that some GPU has kernels for, most exact first.
+    pub const ON_GPU: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::Int8, Precision::Fp8];
 
     /// The name used in flags and reports.
     pub fn name(self) -> &'static str {
@@ -29,6 +33,7 @@ impl Precision {
             Precision::Bf16 => "bf16",
             Precision::Int8 => "int8",
             Precision::Int4 => "int4",
+            Precision::Fp8 => "fp8",
         }
     }
 }
@@ -41,7 +46,7 @@ impl fmt::Display for Precision {
 
 /// A precision name that does not exist.
 #[derive(Debug, thiserror::Error)]
-#[error("unknown precision '{0}': use auto, f32, bf16, int8 or int4")]
+#[error("unknown precision '{0}': use auto, f32, bf16, int8, int4 or, on a GPU, fp8")]
 pub struct UnknownPrecision(pub String);
 
 impl FromStr for Precision {
@@ -52,7 +57,8 @@ impl FromStr for Precision {
         if s == "auto" {
             return Ok(Precision::Int8);
         }
-        Precision::ALL.into_iter().find(|p| p.name() == s).ok_or_else(|| UnknownPrecision(s.to_owned()))
+        let mut all = Precision::ON_CPU.into_iter().chain([Precision::Fp8]);
+        all.find(|p| p.name() == s).ok_or_else(|| UnknownPrecision(s.to_owned()))
     }
 }
 
@@ -72,12 +78,13 @@ pub struct Formats {
 }
 
 impl Formats {
-    /// The formats of a precision on a GPU, which has tensor cores for bf16 and no kernels for four bits.
+    /// The formats of a precision on a GPU, which has tensor cores for bf16 and no kernels for four bits; [`Precision::Fp8`]
+    /// wants a device that [has it](voce_runtime::cuda::DeviceInfo::has_fp8).
     pub fn on_device(precision: Precision) -> Self {
         Self::new(precision, Isa::Amx)
     }
 
-    /// The formats of a precision on an instruction set.
+    /// The formats of a precision on an instruction set, of which none has kernels for [`Precision::Fp8`].
     pub fn new(precision: Precision, isa: Isa) -> Self {
         // Without tiles a bf16 product is an f32 one that widens first: slower, and no more exact.
         let conv = if isa >= Isa::Amx { Format::Bf16 } else { Format::F32 };
@@ -103,6 +110,7 @@ impl Formats {
                 embedding: Format::Bf16,
                 kv: KvFormat::Bf16,
             },
+            Precision::Fp8 => Formats { linear: Format::Fp8, kv: KvFormat::Fp8, ..small(Format::Fp8) },
             Precision::Int8 => small(Format::Int8),
             Precision::Int4 => small(Format::Int4),
         }
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for p in Precision::ALL {
+        for p in Precision::ON_CPU.into_iter().chain(Precision::ON_GPU) {
             assert_eq!(p.name().parse::<Precision>().unwrap(), p);
         }
         assert_eq!("auto".parse::<Precision>().unwrap(), Precision::Int8);

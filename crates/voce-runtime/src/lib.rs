@@ -7,6 +7,7 @@
 pub mod cuda;
 mod error;
 mod exec;
+mod fp8;
 mod isa;
 mod matrix;
 mod memory;

@@ -20,17 +20,19 @@ pub enum Format {
     Int8,
     /// Four bits with one bf16 scale per 32 inputs of each output.
     Int4,
+    /// e4m3 with one scale per output; on devices alone.
+    Fp8,
 }
 
 impl Format {
-    /// Every format.
-    pub const ALL: [Format; 4] = [Format::F32, Format::Bf16, Format::Int8, Format::Int4];
+    /// Every format that CPUs have kernels for.
+    pub const ON_CPU: [Format; 4] = [Format::F32, Format::Bf16, Format::Int8, Format::Int4];
 
     fn k_multiple(self) -> usize {
         match self {
             Format::F32 => 1,
             Format::Bf16 => 32,
-            Format::Int8 | Format::Int4 => 64,
+            Format::Int8 | Format::Int4 | Format::Fp8 => 64,
         }
     }
 
@@ -39,7 +41,7 @@ impl Format {
         match self {
             Format::F32 => 32.0,
             Format::Bf16 => 16.0,
-            Format::Int8 => 8.0,
+            Format::Int8 | Format::Fp8 => 8.0,
             Format::Int4 => 4.5,
         }
     }
@@ -51,6 +53,7 @@ impl Format {
             Format::Bf16 => "bf16",
             Format::Int8 => "int8",
             Format::Int4 => "int4",
+            Format::Fp8 => "fp8",
         }
     }
 }
@@ -79,6 +82,7 @@ impl Matrix {
             let device = DeviceMatrix::store(device, format, n, k, weights);
             return Self::on_device(arena, format, n, k, device);
         }
+        assert!(format != Format::Fp8, "CPUs have no kernels for fp8: use int8");
         let kp = k.next_multiple_of(format.k_multiple());
         let panels = n.div_ceil(LANES);
         let panel = panel_bytes(format, kp);
@@ -88,7 +92,7 @@ impl Matrix {
         match format {
             Format::Int8 => scales.resize(panels * LANES * 4, 0),
             Format::Int4 => scales.resize(panels * groups * LANES * 2, 0),
-            Format::F32 | Format::Bf16 => {}
+            Format::F32 | Format::Bf16 | Format::Fp8 => {}
         }
         let mut bytes = vec![0i8; kp];
         let mut nibbles = vec![8u8; kp];
@@ -123,6 +127,7 @@ impl Matrix {
                             }),
                         );
                     }
+                    Format::Fp8 => {}
                     Format::Int4 => {
                         for (g, q) in nibbles.chunks_exact_mut(GROUP).enumerate() {
                             let from = (g * GROUP).min(k);
@@ -244,6 +249,7 @@ impl Matrix {
                         let q = data[(p * kp + kk / 4 * 4) * LANES + 4 * l + kk % 4] as i8;
                         q as f32 * f32::from_le_bytes(get(scales, i * 4))
                     }
+                    Format::Fp8 => crate::fp8::decode(data[i]),
                     Format::Int4 => {
                         let byte = data[(p * kp + kk / 8 * 8) * LANES / 2 + 4 * l + kk % 4];
                         let q = if kk % 8 < 4 { byte & 15 } else { byte >> 4 } as i32 - 8;
@@ -262,7 +268,7 @@ fn packed_parts(format: Format, n: usize, k: usize) -> [usize; 3] {
     let kp = k.next_multiple_of(format.k_multiple());
     let panels = n.div_ceil(LANES);
     let (scales, sums) = match format {
-        Format::F32 | Format::Bf16 => (0, 0),
+        Format::F32 | Format::Bf16 | Format::Fp8 => (0, 0),
         Format::Int8 => (panels * LANES * 4, panels * LANES * 4),
         Format::Int4 => (panels * (kp / GROUP) * LANES * 2, 0),
     };
@@ -274,7 +280,7 @@ fn panel_bytes(format: Format, kp: usize) -> usize {
         * match format {
             Format::F32 => kp * 4,
             Format::Bf16 => kp * 2,
-            Format::Int8 => kp,
+            Format::Int8 | Format::Fp8 => kp,
             Format::Int4 => kp / 2,
         }
 }
@@ -368,7 +374,7 @@ mod tests {
         let (n, k) = (37, 75);
         let w: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.37).sin()).collect();
         let arena = WeightArena::new();
-        for format in Format::ALL {
+        for format in Format::ON_CPU {
             let m = Matrix::pack(&arena, format, n, k, &w);
             let mut bytes = Vec::new();
             m.write_packed(&mut bytes).unwrap();
@@ -389,7 +395,7 @@ mod tests {
     #[test]
     fn zero_weights_stay_zero() {
         let arena = WeightArena::new();
-        for format in Format::ALL {
+        for format in Format::ON_CPU {
             let m = Matrix::pack(&arena, format, 3, 5, &[0.0; 15]);
             assert!(m.unpack().iter().all(|&w| w == 0.0), "{format:?}");
         }

@@ -163,6 +163,7 @@ pub fn tolerance(format: Format) -> f64 {
         Format::F32 => 1e-5,
         Format::Bf16 => 1e-2,
         Format::Int8 | Format::Int4 => 3e-2,
+        Format::Fp8 => 6e-2,
     }
 }
 

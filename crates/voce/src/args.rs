@@ -107,8 +107,10 @@ pub(crate) enum PrecisionArg {
     Bf16,
     /// 8-bit integers
     Int8,
-    /// 4-bit backbone, the rest as int8
+    /// 4-bit backbone, the rest as int8; not on a GPU
     Int4,
+    /// 8-bit floats, weights, keys and values; on GPUs from Ada (8.9) on alone
+    Fp8,
 }
 
 impl From<PrecisionArg> for Precision {
@@ -118,6 +120,7 @@ impl From<PrecisionArg> for Precision {
             PrecisionArg::F32 => Precision::F32,
             PrecisionArg::Bf16 => Precision::Bf16,
             PrecisionArg::Int4 => Precision::Int4,
+            PrecisionArg::Fp8 => Precision::Fp8,
         }
     }
 }

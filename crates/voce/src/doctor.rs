@@ -32,7 +32,7 @@ pub(crate) fn run(console: Console) -> Outcome {
     progress.set_message("measuring products");
     let mut exec = Exec::with_isa(threads, isa)?;
     let mut rates = Vec::new();
-    for p in Precision::ALL {
+    for p in Precision::ON_CPU {
         let formats = Formats::new(p, isa);
         let frame = parts.frame_bytes(p, isa);
         // Both numbers are floors: no kernel reads faster than memory, and other work comes on top.
@@ -47,7 +47,7 @@ pub(crate) fn run(console: Console) -> Outcome {
         (embedded::all().len(), store.list().iter().filter(|m| embedded::behind(m).is_none()).count());
     let gpus = voce_runtime::cuda::devices();
     let gpu = match &gpus {
-        Ok(gpus) => gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        Ok(gpus) => gpus.iter().map(|g| format!("{g}: {}", gpu_precisions(g))).collect::<Vec<_>>().join("; "),
         Err(e) => e.to_string(),
     };
     if console.json {
@@ -114,4 +114,11 @@ pub(crate) fn run(console: Console) -> Outcome {
     out.push_str(&table(&rows, &[4, 5, 6]));
     out.push_str("`voce bench say --shape pocket-100m` measures the real one.\n");
     console.result(&out)
+}
+
+/// The precisions that a GPU has kernels for.
+fn gpu_precisions(gpu: &voce_runtime::cuda::DeviceInfo) -> String {
+    let runs = Precision::ON_GPU.into_iter().filter(|p| *p != Precision::Fp8 || gpu.has_fp8());
+    let name = |p| if p == Precision::Bf16 { format!("{p} (auto)") } else { p.to_string() };
+    runs.map(name).collect::<Vec<_>>().join(", ")
 }

@@ -89,6 +89,7 @@ impl From<EngineError> for Failure {
             | EngineError::BadRequest { .. }
             | EngineError::Chunk { .. }
             | EngineError::Language { .. }
+            | EngineError::NoFp8
             | EngineError::Search(_) => Failure::Usage(error.to_string()),
             other => Failure::Failed(other.to_string()),
         }

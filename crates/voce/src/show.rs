@@ -51,7 +51,7 @@ pub(crate) fn run(console: Console, args: ShowArgs) -> Outcome {
     let kv = t.num_kv_heads.unwrap_or(t.num_heads);
     let head = format!("{:?}", lm.flow.kind).to_lowercase();
     if console.json {
-        let precisions: serde_json::Map<String, serde_json::Value> = Precision::ALL
+        let precisions: serde_json::Map<String, serde_json::Value> = Precision::ON_CPU
             .into_iter()
             .map(|p| {
                 let formats = Formats::new(p, isa);
@@ -131,7 +131,7 @@ fn precision_table(parameters: &Parameters, isa: Isa) -> String {
             .map(str::to_owned)
             .to_vec(),
     ];
-    for p in Precision::ALL {
+    for p in Precision::ON_CPU {
         let formats = Formats::new(p, isa);
         rows.push(vec![
             if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() },

@@ -113,13 +113,13 @@ impl Encoder {
     /// State for `slots` streams that take up to `frames` encoder frames a step each.
     pub fn state(&self, slots: usize, frames: usize) -> EncoderState {
         let c = &self.config;
-        let (layers, capacity) = match &c.attention {
-            // Nothing is kept between utterances, so all layers use one set of rings.
-            Attention::Full => (1, frames),
-            Attention::Chunked { left, .. } => (c.layers, left + frames),
+        let (layers, capacity, format) = match &c.attention {
+            // Nothing is kept between utterances, so all layers use one set of rings; less of it would save nothing.
+            Attention::Full if self.kv == KvFormat::Fp8 => (1, frames, KvFormat::Bf16),
+            Attention::Full => (1, frames, self.kv),
+            Attention::Chunked { left, .. } => (c.layers, left + frames, self.kv),
         };
-        let spec =
-            KvSpec { layers, slots, kv_heads: c.heads, head_dim: c.dim / c.heads, capacity, format: self.kv };
+        let spec = KvSpec { layers, slots, kv_heads: c.heads, head_dim: c.dim / c.heads, capacity, format };
         EncoderState {
             subsampling: self.subsampling.state(slots),
             cache: KvCache::new(spec),

@@ -40,8 +40,11 @@ impl Encoder {
         for x in exec.read_cache(&state.cache, slot, self.kept(position)) {
             match spec.format {
                 KvFormat::F32 => out.extend_from_slice(&x.to_le_bytes()),
-                // The value was rounded when it was written: its upper half is all of it.
-                KvFormat::Bf16 => out.extend_from_slice(&((x.to_bits() >> 16) as u16).to_le_bytes()),
+                // The value was rounded when it was written: its upper half is all of it. So it is with e4m3, whose rows
+                // have powers of two, and a stream may go on in the other of the two.
+                KvFormat::Bf16 | KvFormat::Fp8 => {
+                    out.extend_from_slice(&((x.to_bits() >> 16) as u16).to_le_bytes())
+                }
             }
         }
         out
@@ -93,7 +96,7 @@ impl Encoder {
         let count = 2 * spec.layers * spec.kv_heads * kept.len() * spec.head_dim;
         let values = match spec.format {
             KvFormat::F32 => from.floats(count)?,
-            KvFormat::Bf16 => from.halves(count)?,
+            KvFormat::Bf16 | KvFormat::Fp8 => from.halves(count)?,
         };
         exec.write_cache(&mut state.cache, slot, kept, &values);
         if from.0.is_empty() { Ok(()) } else { Err(SnapshotError("it is too long")) }

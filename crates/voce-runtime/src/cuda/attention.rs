@@ -101,7 +101,8 @@ unsafe impl Args for AttendArgs {}
 /// Keys of a tile and the shared memory of its block of so many queries. Not a matter of the batch: sums over tiles
 /// are to be the same in every one.
 fn tile(spec: &KvSpec, farthest: Option<usize>, queries: usize) -> (usize, usize) {
-    let value = spec.value_bytes();
+    // Rings of e4m3 are multiplied as bf16.
+    let value = spec.value_bytes().max(2);
     let (stride, once) = (spec.width() + 16 / value, usize::from(farthest.is_some()));
     let bytes = |tile: usize| {
         let rows = queries * (1 + once) + 2 * tile + once * (tile + queries);
@@ -133,10 +134,12 @@ impl Cuda {
 
     /// Whether so many rows of a result are kept as products take them; whoever reads it then knows by the mark.
     pub(super) fn keeps_narrow(out: &mut Buffer, rows: usize) -> bool {
-        let narrow = out.products == Some(Format::Bf16) && rows > FEW_ROWS && out.cols().is_multiple_of(KEPT);
+        let narrow = matches!(out.products, Some(Format::Bf16 | Format::Fp8))
+            && rows > FEW_ROWS
+            && out.cols().is_multiple_of(KEPT);
         if narrow {
             *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) =
-                Some(Pending::Narrow { act: 0, bias: 0 });
+                Some(Pending::Narrow { act: 0, bias: 0, scales: [0; 2] });
         }
         narrow
     }
@@ -197,7 +200,7 @@ impl Cuda {
         }
         let count = singles.len();
         let blocks = count * spec.kv_heads;
-        let pair = group == 2 && spec.format == KvFormat::Bf16;
+        let pair = group == 2 && spec.format != KvFormat::F32;
         let queries = if group == 1 || pair { group } else { DECODE_QUERIES };
         let few = blocks < BLOCKS * self.device().info().processors as usize;
         let alone = match (spec.head_dim, group) {
@@ -232,6 +235,12 @@ impl Cuda {
                 (KvFormat::Bf16, 1, false) => program::DECODE_BF16,
                 (KvFormat::Bf16, 2, false) => program::DECODE_PAIR_BF16,
                 (KvFormat::Bf16, _, false) => program::DECODE_GROUP_BF16,
+                (KvFormat::Fp8, 1, false) => program::DECODE_FP8,
+                (KvFormat::Fp8, 2, false) => program::DECODE_PAIR_FP8,
+                (KvFormat::Fp8, _, false) => program::DECODE_GROUP_FP8,
+                (KvFormat::Fp8, 1, true) => program::DECODE_FEW_FP8,
+                (KvFormat::Fp8, 2, true) => program::DECODE_FEW_PAIR_FP8,
+                (KvFormat::Fp8, _, true) => program::DECODE_FEW_GROUP_FP8,
                 (KvFormat::F32, 1, true) => program::DECODE_FEW_F32,
                 (KvFormat::F32, _, true) => program::DECODE_FEW_GROUP_F32,
                 (KvFormat::Bf16, 1, true) => program::DECODE_FEW_BF16,
@@ -250,6 +259,7 @@ impl Cuda {
         let kernel = match spec.format {
             KvFormat::F32 => program::TILE_F32,
             KvFormat::Bf16 => program::TILE_BF16,
+            KvFormat::Fp8 => program::TILE_FP8,
         };
         self.tiles(&spec, &args, singles.len() - count, (kernel, TILE_QUERIES));
     }
@@ -281,6 +291,7 @@ impl Cuda {
             KvFormat::Bf16 if usual && whole => (program::TILE_WHOLE_BF16, WHOLE_QUERIES),
             KvFormat::Bf16 if usual => (program::TILE_CHUNK_BF16, TILE_QUERIES),
             KvFormat::Bf16 => (program::TILE_BF16, TILE_QUERIES),
+            KvFormat::Fp8 => (program::TILE_FP8, TILE_QUERIES),
         };
         let mut tasks = Vec::new();
         let mut row = 0;
@@ -314,6 +325,7 @@ impl Cuda {
         let kernel = match spec.format {
             KvFormat::F32 => program::PUT_KV_F32,
             KvFormat::Bf16 => program::PUT_KV_BF16,
+            KvFormat::Fp8 => program::PUT_KV_FP8,
         };
         let rows = tasks.iter().map(|t| t.rows).max().unwrap_or(0);
         let shape = Shape { grid: [tasks.len() as u32, rows, 1], block: 256, shared: 0 };

@@ -19,6 +19,8 @@ pub(crate) enum ProductKind {
     Bf16,
     /// int8 by int8 into i32.
     Int8,
+    /// e4m3 by e4m3 into f32.
+    Fp8,
 }
 
 /// `out[m][n] (+)= a[m][k] w[n][k]^T`, rows at the given strides, counted in values.
@@ -39,8 +41,10 @@ pub(crate) struct Product {
     pub bias: Address,
     /// Adds to what `out` holds.
     pub accumulate: bool,
-    /// `out` is bf16; of bf16 products alone.
+    /// `out` is bf16; of bf16 and fp8 products alone.
     pub narrow: bool,
+    /// What each row and each output is multiplied by, in f32; 0 for none; of fp8 products alone.
+    pub scales: [Address; 2],
 }
 
 /// The shape of a launch.
@@ -98,6 +102,13 @@ pub struct DeviceInfo {
     pub shared: u32,
     /// The driver's CUDA version, as 1000 * major + 10 * minor.
     pub driver: u32,
+}
+
+impl DeviceInfo {
+    /// Whether it multiplies fp8: from Ada on.
+    pub fn has_fp8(&self) -> bool {
+        self.capability >= (8, 9)
+    }
 }
 
 impl fmt::Display for DeviceInfo {

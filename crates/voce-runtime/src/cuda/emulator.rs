@@ -112,6 +112,12 @@ impl Emulator {
         Ok(Self { info, launch, names })
     }
 
+    /// The same with another compute capability.
+    pub(crate) fn of(mut self, capability: (u32, u32)) -> Self {
+        self.info.capability = capability;
+        self
+    }
+
     /// # Safety
     /// Addresses are of this device's memory and hold what the product says.
     unsafe fn product(p: &Product) {
@@ -135,6 +141,21 @@ impl Emulator {
                             let (x, y, o) = (p.a as *const u16, p.w as *const u16, p.out as *mut f32);
                             let wide = |v: u16| f32::from_bits((v as u32) << 16) as f64;
                             let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32 + bias;
+                            if p.narrow {
+                                *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
+                            } else {
+                                *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
+                            }
+                        }
+                        ProductKind::Fp8 => {
+                            let (x, y) = (p.a as *const u8, p.w as *const u8);
+                            let wide = |code: u8| f64::from(crate::fp8::decode(code));
+                            let mut v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32;
+                            if p.scales[0] != 0 {
+                                v *=
+                                    *(p.scales[0] as *const f32).add(i) * *(p.scales[1] as *const f32).add(j);
+                            }
+                            let o = p.out as *mut f32;
                             if p.narrow {
                                 *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
                             } else {

@@ -60,8 +60,13 @@ pub enum CudaError {
         free: u64,
     },
     /// The device does not know this storage format.
-    #[error("{0} weights have no kernels on CUDA: use bf16, int8 or f32")]
+    #[error("{0} weights have no kernels on CUDA: use bf16, fp8, int8 or f32")]
     Format(&'static str),
+    /// The device has no products of fp8.
+    #[error(
+        "{0} does not multiply fp8, GPUs of compute capability 8.9 and later do: use --precision int8 or bf16"
+    )]
+    NoFp8(String),
     /// A call failed.
     #[error("{call}: {message}")]
     Failed {

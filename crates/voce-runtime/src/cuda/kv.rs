@@ -40,6 +40,8 @@ pub(crate) struct KvCopyArgs {
     from_slots: u32,
     to_capacity: u32,
     from_capacity: u32,
+    exponents: u32,
+    pad: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
@@ -90,6 +92,7 @@ impl Cuda {
         let kernel = match spec.format {
             KvFormat::F32 => program::MOVE_KV_F32,
             KvFormat::Bf16 => program::MOVE_KV_BF16,
+            KvFormat::Fp8 => program::MOVE_KV_FP8,
         };
         let grid = [args.layers * args.kv_heads * count, 1, 1];
         self.queue.launch(kernel, Shape { grid, block: 128, shared: 0 }, &args);
@@ -141,6 +144,8 @@ impl Cuda {
             from_slots: b.slots as u32,
             to_capacity: a.capacity as u32,
             from_capacity: b.capacity as u32,
+            exponents: u32::from(a.format == KvFormat::Fp8),
+            pad: 0,
         };
         // As many as the third dimension of a grid takes are far more than fit a device.
         let grid = [(a.layers * a.kv_heads * 2) as u32, COPY_BLOCKS, slots.len() as u32];

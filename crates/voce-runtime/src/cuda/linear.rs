@@ -1,6 +1,7 @@
 //! Products: few rows by one kernel with everything around them, many by the library between two kernels.
 
 use super::driver::{Address, Product, ProductKind, Shape};
+use super::fp8::SIXTEEN;
 use super::queue::Args;
 use super::row::FewRows;
 use super::{Cuda, program, reserve};
@@ -150,6 +151,7 @@ fn operand(format: Format) -> u32 {
         Format::F32 => 0,
         Format::Bf16 => 1,
         Format::Int8 | Format::Int4 => 2,
+        Format::Fp8 => 3,
     }
 }
 
@@ -158,16 +160,18 @@ fn value(format: Format) -> usize {
     match format {
         Format::F32 => 4,
         Format::Bf16 => 2,
-        Format::Int8 | Format::Int4 => 1,
+        Format::Int8 | Format::Int4 | Format::Fp8 => 1,
     }
 }
 
-/// Rows that a product begins with: f32, or bf16 that was kept for it.
+/// Rows that a product begins with: f32, or bf16 that was kept for it, perhaps still to be scaled by row and column.
 #[derive(Clone, Copy)]
-struct Source {
-    x: Address,
-    stride: u32,
-    narrow: bool,
+pub(super) struct Source {
+    pub x: Address,
+    pub stride: u32,
+    pub narrow: bool,
+    pub row_scales: Address,
+    pub col_scales: Address,
 }
 
 /// Four-value pieces that each lane of a warp has of a row it holds: as many as a kernel is made for.
@@ -175,7 +179,7 @@ pub(super) fn row_pieces(k: usize) -> usize {
     if k.is_multiple_of(4) { k.div_ceil(128).next_power_of_two().max(4) } else { usize::MAX }
 }
 
-/// Prepared rows of a product: where they are and, for int8, their scales.
+/// Prepared rows of a product: where they are and, for int8 and fp8, their scales.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub a: Address,
@@ -215,7 +219,7 @@ impl Cuda {
                 assert!(matches!(op.norm, Norm::SwiGlu), "what was gated is read as such");
                 (self.place(op.x.buffer) + 4 * op.x.cols.start as u64, NormArgs::default())
             }
-            Some(Pending::Narrow { act, bias }) => {
+            Some(Pending::Narrow { act, bias, .. }) => {
                 let x = self.place(op.x.buffer) + 2 * op.x.cols.start as u64;
                 let plain = act == 0 && bias == 0;
                 let norm = match op.norm {
@@ -241,34 +245,50 @@ impl Cuda {
             store: how,
         };
         let x_stride = op.x.stride() as u32;
-        let narrow = matches!(pending, Some(Pending::Narrow { .. }));
+        let kept = matches!(pending, Some(Pending::Narrow { .. }));
         let few = FewRows { x, stride: op.x.stride(), rows };
-        if !narrow && self.takes_rows(w, &norm, &few) {
+        if !kept && self.takes_rows(w, &norm, &few) {
             let gated = op.gated && how == 0 && op.act == Activation::None && op.bias.is_none();
             if gated {
                 *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(Pending::Gated);
             }
             return self.rows(w, norm, few, store, gated);
         }
-        if !narrow && self.is_few(w, rows) {
+        if !kept && self.is_few(w, rows) {
             return self.few_rows(w, norm, x, op.x.stride(), rows, store);
         }
         // Rows that are already as the product takes them.
         let ready = match pending {
             None | Some(Pending::Gated) => w.format == Format::F32,
-            Some(Pending::Narrow { act, bias }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
+            Some(Pending::Narrow { act, bias, .. }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
         };
         let plain = (norm.kind == 0 || matches!(op.norm, Norm::None)) && ready;
+        // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
+        let narrow = op.narrow && how == 0 && out_stride.is_multiple_of(16);
+        let narrow = narrow
+            && match w.format {
+                Format::Bf16 => true,
+                Format::Fp8 => w.n.is_multiple_of(SIXTEEN),
+                Format::F32 | Format::Int8 | Format::Int4 => false,
+            };
+        // A result that stays bf16 leaves half of its place empty: its rows' scales wait there for whoever reads it.
+        let kept_scales = if narrow { store.out + 2 * (rows as u64) * u64::from(out_stride) } else { 0 };
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
             Rows { a: x, stride: op.x.stride(), scales: 0 }
         } else {
-            let from = Source { x, stride: x_stride, narrow };
-            self.prepare(norm, from, rows, w.k, device.stride, w.format)
+            let [row_scales, col_scales] = match pending {
+                Some(Pending::Narrow { scales, .. }) => scales,
+                None | Some(Pending::Gated) => [0; 2],
+            };
+            let from = Source { x, stride: x_stride, narrow: kept, row_scales, col_scales };
+            self.prepare(norm, from, rows, w.k, device.stride, w.format, kept_scales)
         };
-        // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
-        let narrow = op.narrow && how == 0 && w.format == Format::Bf16 && out_stride.is_multiple_of(16);
         if narrow {
-            let left = Pending::Narrow { act: store.act, bias: store.bias };
+            let mut scales = [0; 2];
+            if w.format == Format::Fp8 && !self.device().scales_products() {
+                scales = [prepared.scales, device.scales()];
+            }
+            let left = Pending::Narrow { act: store.act, bias: store.bias, scales };
             (store.act, store.bias) = (0, 0);
             *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(left);
         }
@@ -311,6 +331,8 @@ impl Cuda {
             (Format::Bf16, false) => program::LINEAR_BF16,
             (Format::Int8 | Format::Int4, true) => program::LINEAR_ONE_INT8,
             (Format::Int8 | Format::Int4, false) => program::LINEAR_INT8,
+            (Format::Fp8, true) => program::LINEAR_ONE_FP8,
+            (Format::Fp8, false) => program::LINEAR_FP8,
         };
         // A launch has rows of one power of two: the kernel rounds up.
         let shared = (rows.next_power_of_two() * device.stride * 4) as u32;
@@ -321,7 +343,8 @@ impl Cuda {
         self.queue.launch(kernel, shape, &args);
     }
 
-    /// Norms rows and puts them into the format that a product takes.
+    /// Norms rows and puts them into the format that a product takes; scales go to `kept_scales` if that is not 0.
+    #[allow(clippy::too_many_arguments)]
     fn prepare(
         &mut self,
         norm: NormArgs,
@@ -330,10 +353,21 @@ impl Cuda {
         k: usize,
         stride: usize,
         format: Format,
+        kept_scales: Address,
     ) -> Rows {
         let device = self.queue.device.clone();
         let a = reserve(&device, &mut self.scratch.operand, rows * stride * value(format));
-        let Source { x, stride: x_stride, narrow } = from;
+        let Source { x, stride: x_stride, narrow, .. } = from;
+        if format == Format::Fp8 {
+            let scales = match kept_scales {
+                0 => reserve(&device, &mut self.scratch.scales, rows * 4),
+                kept => kept,
+            };
+            if self.quantise(norm, from, rows, [k, stride], [a, scales]) {
+                return Rows { a, stride, scales };
+            }
+        }
+        assert!(from.row_scales == 0, "products of fp8 alone read what one left to be scaled");
         let whole = k == stride && x_stride.is_multiple_of(8) && x.is_multiple_of(16);
         if format == Format::Bf16 && whole {
             let sums = matches!(norm.kind, NORM_LAYER | NORM_RMS);
@@ -370,7 +404,10 @@ impl Cuda {
             }
         }
         assert!(!narrow, "what is kept for products is read by them whole");
-        let scales = reserve(&device, &mut self.scratch.scales, rows * 4);
+        let scales = match kept_scales {
+            0 => reserve(&device, &mut self.scratch.scales, rows * 4),
+            kept => kept,
+        };
         let args = PrepareArgs {
             norm,
             x,
@@ -397,6 +434,7 @@ impl Cuda {
     ) {
         let device = w.device.as_ref().expect("weights are on the device");
         let kind = match w.format {
+            Format::Fp8 => return self.product_fp8(w, rows, count, store, narrow),
             Format::F32 if self.tf32 => ProductKind::Tf32,
             Format::F32 => ProductKind::F32,
             Format::Bf16 => ProductKind::Bf16,
@@ -421,6 +459,7 @@ impl Cuda {
             bias: store.bias,
             accumulate: store.store == 1,
             narrow,
+            scales: [0; 2],
         };
         if plain {
             return self.queue.product(product);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::fp8::SIXTEEN;
 use super::{CudaError, Device, Memory, bytes};
+use crate::fp8;
 use crate::matrix::{Format, max_abs, round_small};
 use crate::simd::lanes::round_bf16;
 
@@ -19,7 +21,7 @@ fn piece(format: Format) -> usize {
     match format {
         Format::F32 => 4,
         Format::Bf16 => 8,
-        Format::Int8 | Format::Int4 => 16,
+        Format::Int8 | Format::Int4 | Format::Fp8 => 16,
     }
 }
 
@@ -79,6 +81,20 @@ impl DeviceMatrix {
                 });
                 store(&data, Some(bytes(&scales)))
             }
+            Format::Fp8 if !device.info().has_fp8() => Err(CudaError::NoFp8(device.info().name.clone())),
+            Format::Fp8 => {
+                // So that nothing is tried in a step.
+                device.scales_products();
+                // As for int8, by sixteens.
+                let outputs = n.next_multiple_of(SIXTEEN);
+                let (mut data, mut scales) = (vec![0u8; outputs * stride], vec![0f32; outputs]);
+                by_rows(&mut scales[..n], 1, |i, to| to[0] = fp8::scale(max_abs(row(i))).0);
+                by_rows(&mut data[..n * stride], stride, |i, to| {
+                    let (_, inverse) = fp8::scale(max_abs(row(i)));
+                    to.iter_mut().zip(row(i)).for_each(|(q, w)| *q = fp8::encode(w * inverse));
+                });
+                store(&data, Some(bytes(&scales)))
+            }
             Format::Int4 => Err(CudaError::Format("int4")),
         };
         stored.unwrap_or_else(|e| {
@@ -122,6 +138,7 @@ impl DeviceMatrix {
                 match format {
                     Format::F32 => float(at),
                     Format::Bf16 => f32::from_bits((u16::from_le_bytes([at[0], at[1]]) as u32) << 16),
+                    Format::Fp8 => fp8::decode(at[0]) * scales[i / k],
                     Format::Int8 | Format::Int4 => at[0] as i8 as f32 * scales[i / k],
                 }
             })

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::driver::{Address, Command, DeviceInfo, Driver, Stream};
+use super::driver::{Address, Command, DeviceInfo, Driver, Product, ProductKind, Stream};
 use super::profile::{Profile, Timing};
 use super::{CudaError, nvidia};
 
@@ -19,6 +19,8 @@ pub struct Device {
     broken: OnceLock<CudaError>,
     tuning: Mutex<Tuning>,
     profile: Mutex<Profile>,
+    /// See [`Device::scales_products`].
+    scales: OnceLock<bool>,
 }
 
 /// Memory on its way out. One lock for both: memory must not go while a recording that began in between still has it.
@@ -65,6 +67,12 @@ impl Device {
         Self::with_driver(Box::new(super::emulator::Emulator::open()?))
     }
 
+    /// The same as a device of another compute capability, for what depends on that.
+    #[cfg(feature = "cuda-emulator")]
+    pub fn emulated_as(capability: (u32, u32)) -> Result<Arc<Device>, CudaError> {
+        Self::with_driver(Box::new(super::emulator::Emulator::open()?.of(capability)))
+    }
+
     fn with_driver(driver: Box<dyn Driver>) -> Result<Arc<Device>, CudaError> {
         let setup = Mutex::new(driver.stream(false)?);
         Ok(Arc::new(Device {
@@ -75,6 +83,7 @@ impl Device {
             broken: OnceLock::new(),
             tuning: Mutex::default(),
             profile: Mutex::default(),
+            scales: OnceLock::new(),
         }))
     }
 
@@ -167,6 +176,39 @@ impl Device {
         let memory = self.alloc(bytes.len())?;
         self.write(memory.at, bytes)?;
         Ok(memory)
+    }
+
+    /// Whether its products of fp8 multiply rows and outputs by scales: some do from sm_90 and version 12.9 on, and trying is
+    /// the way to know.
+    pub(crate) fn scales_products(self: &Arc<Self>) -> bool {
+        const SIZE: u32 = 64;
+        let tried = || -> Result<bool, CudaError> {
+            if self.info().capability < (9, 0) {
+                return Ok(false);
+            }
+            let memory = self.alloc((SIZE * SIZE * 4) as usize)?;
+            let (at, stream) = (memory.at, *self.setup.lock().unwrap_or_else(|e| e.into_inner()));
+            let out = self.alloc((SIZE * SIZE * 4) as usize)?;
+            let product = Product {
+                kind: ProductKind::Fp8,
+                m: SIZE,
+                n: SIZE,
+                k: SIZE,
+                a: at,
+                w: at,
+                out: out.at,
+                a_stride: SIZE,
+                w_stride: SIZE,
+                out_stride: SIZE,
+                bias: 0,
+                accumulate: true,
+                narrow: false,
+                scales: [at, at],
+            };
+            self.driver.enqueue(stream, &[Command::Product(product)], &[])?;
+            self.driver.wait(stream).map(|()| true)
+        };
+        *self.scales.get_or_init(|| tried().unwrap_or(false))
     }
 
     /// Copies bytes of the device to the host.

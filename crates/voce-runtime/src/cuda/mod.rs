@@ -11,6 +11,7 @@ mod driver;
 mod emulator;
 mod error;
 mod fingerprint;
+mod fp8;
 mod kv;
 mod libraries;
 mod linear;

@@ -26,6 +26,7 @@ pub(super) struct ProductKey {
     bias: bool,
     accumulate: bool,
     narrow: bool,
+    scaled: bool,
 }
 
 impl ProductKey {
@@ -36,6 +37,7 @@ impl ProductKey {
             bias: p.bias != 0,
             accumulate: p.accumulate,
             narrow: p.narrow,
+            scaled: p.scales[0] != 0,
         }
     }
 
@@ -111,6 +113,10 @@ impl Nvidia {
         if p.bias != 0 {
             set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias)?;
         }
+        if p.scales[0] != 0 {
+            set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p.scales[1])?;
+            set(plan.op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p.scales[0])?;
+        }
         // SAFETY: the plan's layouts describe these addresses; scalars are of the plan's scale type.
         check_lt("cublasLtMatmul", unsafe {
             lt::cublasLtMatmul(
@@ -144,6 +150,7 @@ impl Nvidia {
                 (C::CUBLAS_COMPUTE_32F_FAST_TF32, T::CUDA_R_32F, T::CUDA_R_32F, T::CUDA_R_32F)
             }
             ProductKind::Bf16 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_16BF, T::CUDA_R_32F),
+            ProductKind::Fp8 => (C::CUBLAS_COMPUTE_32F, T::CUDA_R_32F, T::CUDA_R_8F_E4M3, T::CUDA_R_32F),
             ProductKind::Int8 => (C::CUBLAS_COMPUTE_32I, T::CUDA_R_32I, T::CUDA_R_8I, T::CUDA_R_32I),
         };
         if p.narrow {
@@ -168,6 +175,17 @@ impl Nvidia {
             lt::cublasLtMatmulDescCreate(&mut op, compute, scale)
         })?;
         set(op, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
+        if p.kind == ProductKind::Fp8 {
+            // Sums of the tensor cores' own width: what they lose is far less than rounding to e4m3 does.
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &1i8)?;
+        }
+        if p.scales[0] != 0 {
+            let by_row = lt::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &by_row)?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &by_row)?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p.scales[1])?;
+            set(op, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p.scales[0])?;
+        }
         if p.bias != 0 {
             let epilogue = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             set(op, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;

@@ -178,7 +178,7 @@ impl Exec {
                         q[..dim].iter_mut().for_each(|x| *x *= scale);
                     }
                     let tile =
-                        Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
+                        Tile { k, v, width, capacity: spec.capacity, bf16: spec.format != KvFormat::F32 };
                     let at = start + part;
                     let queries = Queries { q, at, rows: n, group };
                     let seen = |p: usize| (window.map_or(0, |w| (p + 1).saturating_sub(w)), p + 1);

@@ -43,12 +43,14 @@ pub(crate) struct Twin {
 /// What a device holds for the products that alone read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// Rows in bf16; bias and activation are left to whoever reads them.
+    /// Rows in bf16; what else belongs to them is left to whoever reads them.
     Narrow {
         /// The kernels' number of the activation.
         act: u32,
         /// Where the bias is on the device; 0 for none.
         bias: u64,
+        /// Where scales of the rows and of the columns are, which come first of all; 0 for none.
+        scales: [u64; 2],
     },
     /// Rows of which both halves of a gated unit have become the first.
     Gated,

@@ -22,6 +22,8 @@ pub enum KvFormat {
     F32,
     /// bfloat16.
     Bf16,
+    /// e4m3 with a power of two for each head's row; on CPUs bfloat16 stands for it.
+    Fp8,
 }
 
 /// Shape of a [`KvCache`].
@@ -68,18 +70,32 @@ impl KvSpec {
     fn inner(&self, k: usize, l: usize) -> usize {
         match self.format {
             KvFormat::F32 => k * LANES + l,
-            KvFormat::Bf16 => k / 2 * 2 * LANES + 2 * l + k % 2,
+            KvFormat::Bf16 | KvFormat::Fp8 => k / 2 * 2 * LANES + 2 * l + k % 2,
         }
     }
 
-    /// Bytes of a stored value.
+    /// Bytes of a value on a device.
     pub(crate) fn value_bytes(&self) -> usize {
-        if self.format == KvFormat::F32 { 4 } else { 2 }
+        match self.format {
+            KvFormat::F32 => 4,
+            KvFormat::Bf16 => 2,
+            KvFormat::Fp8 => 1,
+        }
+    }
+
+    /// Bytes of a ring on a device; behind one of e4m3 is a byte for each of its rows.
+    fn ring_bytes(&self) -> usize {
+        self.ring() * self.value_bytes() + if self.format == KvFormat::Fp8 { self.capacity } else { 0 }
+    }
+
+    /// Rings of the whole cache.
+    fn rings(&self) -> usize {
+        2 * self.layers * self.slots * self.kv_heads
     }
 
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> usize {
-        2 * self.layers * self.slots * self.kv_heads * self.ring() * self.value_bytes()
+        self.rings() * self.ring_bytes()
     }
 
     /// Keys and values of one slot over so many positions.
@@ -103,7 +119,7 @@ impl KvSpec {
                     values.iter().enumerate().for_each(|(d, &v)| *to.add(d * LANES) = v);
                 }
                 // Two neighbours share a lane: one write for both.
-                (KvFormat::Bf16, 0) => {
+                (KvFormat::Bf16 | KvFormat::Fp8, 0) => {
                     let to = base.cast::<u16>().add(key).cast::<u32>();
                     let (pairs, rest) = values.as_chunks::<2>();
                     for (i, [a, b]) in pairs.iter().enumerate() {
@@ -121,7 +137,7 @@ impl KvSpec {
                                 let to = base.cast::<f32>().add(to);
                                 std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
                             }
-                            KvFormat::Bf16 => {
+                            KvFormat::Bf16 | KvFormat::Fp8 => {
                                 let to = base.cast::<u16>().add(to);
                                 values.iter().enumerate().for_each(|(l, &v)| *to.add(2 * l) = round_bf16(v));
                             }
@@ -140,10 +156,10 @@ enum Data {
 
 impl Data {
     fn new(spec: &KvSpec) -> Self {
-        let values = spec.bytes() / spec.value_bytes();
+        let values = spec.rings() * spec.ring();
         match spec.format {
             KvFormat::F32 => Data::F32(AlignedVec::zeroed(values)),
-            KvFormat::Bf16 => Data::Bf16(AlignedVec::zeroed(values)),
+            KvFormat::Bf16 | KvFormat::Fp8 => Data::Bf16(AlignedVec::zeroed(values)),
         }
     }
 }
@@ -224,11 +240,16 @@ impl KvCache {
         let (value, row) = (s.value_bytes(), s.width() * s.value_bytes());
         let mut bytes = vec![0u8; s.bytes()];
         let mut values = vec![0f32; s.head_dim];
-        for (ring, rows) in bytes.chunks_exact_mut(s.capacity * row).enumerate() {
+        for (ring, rows) in bytes.chunks_exact_mut(s.ring_bytes()).enumerate() {
+            let (rows, exponents) = rows.split_at_mut(s.capacity * row);
             let (kv, head) = (ring % 2, ring / 2 % s.kv_heads);
             let (slot, layer) = (ring / 2 / s.kv_heads % s.slots, ring / 2 / s.kv_heads / s.slots);
             for (position, to) in rows.chunks_exact_mut(row).enumerate() {
                 self.read(KvIndex { layer, slot, head, position }, kv, &mut values);
+                if s.format == KvFormat::Fp8 {
+                    exponents[position] = crate::fp8::keep_row(&values, to);
+                    continue;
+                }
                 // A bf16 value is the upper half of its f32.
                 for (to, v) in to.chunks_exact_mut(value).zip(&values) {
                     to.copy_from_slice(&v.to_le_bytes()[4 - value..]);

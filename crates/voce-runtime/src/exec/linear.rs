@@ -251,7 +251,7 @@ impl OperandKind {
         match format {
             Format::F32 => OperandKind::F32,
             Format::Bf16 if kernels.bf16_activations => OperandKind::Bf16,
-            Format::Bf16 => OperandKind::F32,
+            Format::Bf16 | Format::Fp8 => OperandKind::F32,
             Format::Int8 => OperandKind::BiasedBytes,
             Format::Int4 => OperandKind::SignedBytes,
         }
@@ -427,6 +427,7 @@ pub(super) unsafe fn run_product(
         Format::Bf16 => kn.gemm_bf16,
         Format::Int8 => kn.gemm_int8,
         Format::Int4 => kn.gemm_int4,
+        Format::Fp8 => unreachable!("fp8 is never packed for a CPU"),
     };
     let (panel_bytes, data) = (p.w.panel_bytes(), p.w.data.bytes());
     let scales = p.w.scales.as_ref().map_or(std::ptr::null(), |s| s.bytes().as_ptr());

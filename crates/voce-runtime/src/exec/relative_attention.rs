@@ -122,7 +122,7 @@ impl Exec {
                 }
                 // SAFETY: ring offsets are inside the storage.
                 let [k, v] = rings.map(|r| unsafe { storage.get().add(r * value_bytes) }.cast_const());
-                let tile = Tile { k, v, width, capacity: spec.capacity, bf16: spec.format == KvFormat::Bf16 };
+                let tile = Tile { k, v, width, capacity: spec.capacity, bf16: spec.format != KvFormat::F32 };
                 let mut part = 0;
                 while part < span.rows {
                     // Rows of one chunk see the same: a block does not cross chunks.

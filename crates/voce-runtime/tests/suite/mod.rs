@@ -78,7 +78,11 @@ pub fn arena(exec: &Exec) -> WeightArena {
 
 /// The formats an executor has kernels for.
 pub fn formats(exec: &Exec) -> &'static [Format] {
-    if exec.device().is_some() { &[Format::F32, Format::Bf16, Format::Int8] } else { &Format::ALL }
+    if exec.device().is_some() {
+        &[Format::F32, Format::Bf16, Format::Int8, Format::Fp8]
+    } else {
+        &Format::ON_CPU
+    }
 }
 
 pub fn each_cpu(mut f: impl FnMut(&mut Exec, &str)) {

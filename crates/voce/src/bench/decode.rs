@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use voce_engine::EngineError;
 use voce_models::decoder::{
     FrameConfig, FrameDecoder, FrameRow, FrameShape, FrameState, SHAPES, random_weights,
 };
 use voce_nn::{DecoderNames, Formats, Loader, Precision};
-use voce_runtime::cuda::Device;
+use voce_runtime::cuda::{CudaError, Device};
 use voce_runtime::{Exec, Isa, Sampling};
 
 use super::SEED;
@@ -101,8 +102,17 @@ fn one(
     threads: usize,
     device: Option<&Arc<Device>>,
 ) -> Outcome {
-    if device.is_some() && precision == Precision::Int4 {
-        return Err(Failure::usage("int4 has no kernels on a GPU: use f32, bf16 or int8"));
+    match device {
+        Some(_) if precision == Precision::Int4 => {
+            return Err(Failure::usage("int4 has no kernels on a GPU: use f32, bf16, fp8 or int8"));
+        }
+        Some(device) if precision == Precision::Fp8 && !device.info().has_fp8() => {
+            return Err(Failure::usage(CudaError::NoFp8(device.info().name.clone()).to_string()));
+        }
+        None if precision == Precision::Fp8 => {
+            return Err(Failure::usage(EngineError::NoFp8.to_string()));
+        }
+        _ => {}
     }
     let failed = |e: voce_runtime::cuda::CudaError| Failure::failed(e.to_string());
     let progress = console.progress();

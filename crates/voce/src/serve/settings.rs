@@ -194,9 +194,11 @@ impl Settings {
 fn precision<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<PrecisionArg>, D::Error> {
     let name = String::deserialize(reader)?;
     let value = <PrecisionArg as clap::ValueEnum>::from_str(&name, true);
-    value
-        .map(Some)
-        .map_err(|_| D::Error::custom(format!("'{name}' is no precision: use auto, f32, bf16, int8 or int4")))
+    value.map(Some).map_err(|_| {
+        D::Error::custom(format!(
+            "'{name}' is no precision: use auto, f32, bf16, int8, int4 or, on a GPU, fp8"
+        ))
+    })
 }
 
 /// A name, or a list of them.
@@ -281,6 +283,8 @@ mod tests {
             toml::from_str::<Settings>("prot = 1").unwrap_err().to_string().contains("unknown field `prot`")
         );
         assert!(toml::from_str::<Settings>("precision = 'f8'").is_err());
+        let fp8 = toml::from_str::<Settings>("precision = 'fp8'").unwrap();
+        assert_eq!(fp8.precision, Some(PrecisionArg::Fp8));
     }
 
     /// A flag that the file does not know, or the other way round, would be two tables.

@@ -31,7 +31,7 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
         config.prompt.iter().flat_map(|p| p.languages.iter().map(|(code, _)| code.as_str())).collect();
     let head = head_name(&config);
     if console.json {
-        let precisions: serde_json::Map<String, serde_json::Value> = Precision::ALL
+        let precisions: serde_json::Map<String, serde_json::Value> = Precision::ON_CPU
             .into_iter()
             .map(|p| (p.name().to_owned(), json!({ "bytes": weight_bytes(parameters, p, isa) })))
             .collect();
@@ -71,7 +71,7 @@ pub(super) fn run(console: Console, store: &Store, id: &str, located: &Located, 
     }
     card(built_in, &mut fact);
     let mut rows = vec![["PRECISION", "WEIGHTS", "CPU"].map(str::to_owned).to_vec()];
-    for p in Precision::ALL {
+    for p in Precision::ON_CPU {
         let name = if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() };
         rows.push(vec![name, bytes(weight_bytes(parameters, p, isa)), isa.to_string()]);
     }

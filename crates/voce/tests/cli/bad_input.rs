@@ -39,6 +39,18 @@ fn models_that_are_not_there() {
 }
 
 #[test]
+fn precisions_that_want_a_gpu() {
+    let s = Sandbox::new();
+    let (code, text) = say(&s, &model("lsd"), &["--device", "cpu", "--precision", "fp8", "Hi."]);
+    assert_eq!(code, 2);
+    holds(&text, &["GPU", "--precision int8"]);
+    let (code, text) =
+        s.fails(&["bench", "decode", "--shape", "stt-1b", "--device", "cpu", "--precision", "fp8"]);
+    assert_eq!(code, 2);
+    holds(&text, &["GPU", "--precision int8"]);
+}
+
+#[test]
 fn damaged_weights() {
     let s = Sandbox::new();
     let m = s.copy("lsd");

@@ -1,7 +1,7 @@
 // Attention over rings of keys and values, and what moves keys and values.
 //
 // A ring is rows of `width` values (the head's dimension and zeros up to a whole number of 16-byte pieces);
-// a slot's rings of a layer are [head][keys, values][capacity][width].
+// a slot's rings of a layer are [head][keys, values][capacity][width]. Behind a ring of e4m3 are the exponents of its rows.
 
 // Some rows of one slot: their place in the batch, the slot, the first one's position, and which positions the
 // rows see between them.
@@ -65,9 +65,35 @@ DEV void put_attended(const AttendArgs& a, u32 row, u32 i, float x) {
     else at<float>(a.out)[place] = x;
 }
 
+// Values from one ring to the next.
+template <class T> DEV u32 ring_values(u32 capacity, u32 width) { return capacity * (width + (sizeof(T) == 1 ? 1 : 0)); }
+
 // The ring of a slot's head: keys (0) or values (1).
 template <class T> DEV T* ring_of(const AttendArgs& a, u32 slot, u32 head, u32 kv) {
-    return at<T>(a.cache) + (((u64)slot * a.kv_heads + head) * 2 + kv) * a.capacity * a.width;
+    return at<T>(a.cache) + (((u64)slot * a.kv_heads + head) * 2 + kv) * ring_values<T>(a.capacity, a.width);
+}
+
+// Values that a lane has of a head's row, which has up to 256.
+#define KEPT_VALUES 8
+
+// A warp keeps a row in e4m3: `value(d)` for each dimension below `dim`, zeros up to `width`. Returns its exponent.
+template <class F> DEV u32 keep_row(fp8* to, u32 dim, u32 width, F value) {
+    const u32 lane = threadIdx.x % 32;
+    float x[KEPT_VALUES], top = 0.0f;
+#pragma unroll
+    for (int j = 0; j < KEPT_VALUES; j++) {
+        const u32 d = lane + 32 * j;
+        x[j] = d < dim ? value(d) : 0.0f;
+        top = fmaxf(top, fabsf(x[j]));
+    }
+    const u32 exponent = row_exponent(warp_max(top));
+    const float inverse = inverse_power(exponent);
+#pragma unroll
+    for (int j = 0; j < KEPT_VALUES; j++) {
+        const u32 d = lane + 32 * j;
+        if (d < width) to[d].code = (unsigned char)to_e4m3(x[j] * inverse);
+    }
+    return exponent;
 }
 
 // Keys, rotated, and values of the rows to their rings: a block per row. Bound by launch latency or by memory.
@@ -106,6 +132,23 @@ KERNEL(put_kv_bf16, AttendArgs, 256) {
     else put_kv<bf16>(a);
 }
 
+// The same in e4m3: a warp has a key or a value.
+KERNEL(put_kv_fp8, AttendArgs, 256) {
+    const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x];
+    const u32 r = blockIdx.y, lane = threadIdx.x % 32;
+    if (r >= t.rows) return;
+    const u32 place = (t.position + r) % a.capacity;
+    const float* row = at<const float>(a.qkv) + (u64)(t.row + r) * a.qkv_stride + a.heads * a.dim;
+    for (u32 e = threadIdx.x / 32; e < 2 * a.kv_heads; e += blockDim.x / 32) {
+        const u32 head = e / 2, kv = e % 2;
+        fp8* ring = ring_of<fp8>(a, t.slot, head, kv);
+        const float* x = row + (kv * a.kv_heads + head) * a.dim;
+        const auto value = [&](u32 d) { return kv ? x[d] : rotated(a, x, d, t.position + r); };
+        const u32 exponent = keep_row(ring + (u64)place * a.width, a.dim, a.width, value);
+        if (lane == 0) ring[a.capacity * a.width + place].code = (unsigned char)exponent;
+    }
+}
+
 // Sixteen bytes as floats.
 DEV void unpack16(const uint4 w, float (&x)[4], float) {
     x[0] = __uint_as_float(w.x);
@@ -122,6 +165,15 @@ DEV void unpack16(const uint4 w, float (&x)[8], bf16) {
     x[5] = high(w.z);
     x[6] = low(w.w);
     x[7] = high(w.w);
+}
+
+DEV void unpack16(const uint4 w, float (&x)[16], fp8) {
+    const u32 q[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float4 v = from_e4m3_four(q[i]);
+        x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+    }
 }
 
 // Positions of a part: what a block reads before it takes a new maximum. Parts are counted from the first position
@@ -170,15 +222,15 @@ DEV void part_own(uint4 (&raw)[AHEAD][PIECES], const uint4* own, const Lanes& l,
 // Asks for a part's keys and values, for the turns of its row's position and for norms, before the row itself is there.
 template <class T, int PART> DEV void attend_ahead(const AttendArgs& a, const AttendTask& t, u32 head) {
     const u32 first = t.first + blockIdx.y * PART, n = min((u32)PART, t.end - first), row = a.width * sizeof(T);
-    const u64 keys = (u64)ring_of<T>(a, t.slot, head, 0), size = (u64)a.capacity * row;
+    const u64 keys = (u64)ring_of<T>(a, t.slot, head, 0), values = (u64)ring_of<T>(a, t.slot, head, 1);
     const u32 lines = (row + 127) / 128;
     for (u32 i = threadIdx.x; i < 2 * n * lines; i += blockDim.x) {
         const u32 place = (first + i / 2 / lines) % a.capacity;
-        prefetch(keys + (i & 1) * size + (u64)place * row + 128 * (i / 2 % lines));
+        prefetch((i & 1 ? values : keys) + (u64)place * row + 128 * (i / 2 % lines));
     }
-    const u32 values = a.rope == ROPE_NONE ? 0 : a.dim / 2 * 2;
-    if (t.position < a.rope_rows && 8 * threadIdx.x < values)
-        touch(a.rope_table + 4 * ((u64)t.position * values + 8 * threadIdx.x));
+    const u32 turns = a.rope == ROPE_NONE ? 0 : a.dim / 2 * 2;
+    if (t.position < a.rope_rows && 8 * threadIdx.x < turns)
+        touch(a.rope_table + 4 * ((u64)t.position * turns + 8 * threadIdx.x));
     if (a.query_norm && 8 * threadIdx.x < a.dim) {
         touch(a.query_norm + 32 * threadIdx.x);
         touch(a.key_norm + 32 * threadIdx.x);
@@ -192,6 +244,7 @@ template <class T, int PART> DEV void attend_ahead(const AttendArgs& a, const At
 // finish merges.
 template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode_parts(const AttendArgs& a) {
     const int V = 16 / sizeof(T);
+    constexpr bool EIGHTS = sizeof(T) == 1;
     const bool short_part = PART == SHORT_PART;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, threads = blockDim.x, warps = threads / 32;
     const u32 head = blockIdx.x % a.kv_heads, group = a.heads / a.kv_heads, width = a.width;
@@ -212,13 +265,15 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
     T* own = reinterpret_cast<T*>(sums + warps * QUERIES * width);  // [key, value][width]
     __shared__ float tops[QUERIES], totals[QUERIES], top[QUERIES], total[QUERIES], scales[QUERIES + 1];
     __shared__ u32 last;
+    // What rows of keys and of values in e4m3 are multiplied by, and the row's own.
+    __shared__ float row_scales[2][EIGHTS ? PART : 1], own_scales[2];
     Lanes l;
     l.pieces = width / V;
     l.lanes = 1;
     while (l.lanes * PIECES < l.pieces) l.lanes *= 2;
     l.keys = 32 / l.lanes, l.mine = lane % l.lanes, l.which = lane / l.lanes, l.step = warps * l.keys;
     T* ring = ring_of<T>(a, t.slot, head, 0);
-    const u32 ring_size = a.capacity * width;
+    const u32 ring_size = ring_values<T>(a.capacity, width);
     const uint4* k_ring = reinterpret_cast<const uint4*>(ring);
     const uint4* v_ring = reinterpret_cast<const uint4*>(ring + ring_size);
     const uint4* own_key = reinterpret_cast<const uint4*>(own);
@@ -256,13 +311,30 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
             total[threadIdx.x] = 0.0f;
         }
         const HeadRow own_row = {key, at<const float>(a.key_norm), scales[group]};
-        for (u32 d = threadIdx.x; d < width; d += threads) {
-            keep_kv(own + d, d < a.dim ? rotated(a, own_row, d, t.position) : 0.0f);
-            keep_kv(own + width + d, d < a.dim ? key[a.kv_heads * a.dim + d] : 0.0f);
-            if (blockIdx.y == 0) {
-                T* to = ring + t.position % a.capacity * width + d;
-                to[0] = own[d];
-                to[ring_size] = own[width + d];
+        if constexpr (EIGHTS) {
+            if (warp < 2) {
+                const u32 place = t.position % a.capacity;
+                const auto value = [&](u32 d) {
+                    return warp == 0 ? rotated(a, own_row, d, t.position) : key[a.kv_heads * a.dim + d];
+                };
+                const u32 exponent = keep_row(own + warp * width, a.dim, width, value);
+                if (lane == 0) own_scales[warp] = power_of(exponent);
+                __syncwarp();
+                if (blockIdx.y == 0) {
+                    T* to = ring + warp * ring_size;
+                    for (u32 d = lane; d < width; d += 32) to[place * width + d] = own[warp * width + d];
+                    if (lane == 0) to[a.capacity * width + place].code = (unsigned char)exponent;
+                }
+            }
+        } else {
+            for (u32 d = threadIdx.x; d < width; d += threads) {
+                keep_kv(own + d, d < a.dim ? rotated(a, own_row, d, t.position) : 0.0f);
+                keep_kv(own + width + d, d < a.dim ? key[a.kv_heads * a.dim + d] : 0.0f);
+                if (blockIdx.y == 0) {
+                    T* to = ring + t.position % a.capacity * width + d;
+                    to[0] = own[d];
+                    to[ring_size] = own[width + d];
+                }
             }
         }
         __syncthreads();
@@ -277,6 +349,14 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
                     mq[g][p][v] = piece < l.pieces ? q[g * width + piece * V + v] : 0.0f;
                 }
         while (true) {
+            if constexpr (EIGHTS) {
+                for (u32 e = threadIdx.x; e < 2 * n; e += threads) {
+                    const u32 kv = e >= n, i = e - kv * n;
+                    const u32 place = start + i < a.capacity ? start + i : start + i - a.capacity;
+                    const T* exponents = ring + kv * ring_size + a.capacity * width;
+                    row_scales[kv][i] = i == self ? own_scales[kv] : power_of(exponents[place].code);
+                }
+            }
             for (u32 i0 = begin; i0 < n; i0 += AHEAD * l.step) {
                 if (i0 != begin) part_rows<PIECES, AHEAD>(keys, k_ring, l, a.capacity, start, n, self, i0);
                 part_own<PIECES, AHEAD>(keys, own_key, l, self, i0);
@@ -304,11 +384,14 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
             __syncthreads();
             for (u32 g = warp; g < QUERIES; g += warps) {
                 float most = -INF, sum = 0.0f;
-                for (u32 i = lane; i < n; i += 32) most = fmaxf(most, weights[g * PART + i]);
+                for (u32 i = lane; i < n; i += 32) {
+                    if constexpr (EIGHTS) weights[g * PART + i] *= row_scales[0][i];
+                    most = fmaxf(most, weights[g * PART + i]);
+                }
                 most = warp_max(most);
                 for (u32 i = lane; i < n; i += 32) {
                     const float w = expf(weights[g * PART + i] - most);
-                    weights[g * PART + i] = w;
+                    weights[g * PART + i] = w * (EIGHTS ? row_scales[1][EIGHTS ? i : 0] : 1.0f);
                     sum += w;
                 }
                 sum = warp_sum(sum);
@@ -433,6 +516,9 @@ template <class T, int PIECES, int QUERIES, int AHEAD, int PART> DEV void decode
 KERNEL_DENSE(decode_f32, AttendArgs, 128, 5) { decode_parts<float, 2, 1, 4, LONG_PART>(a); }
 KERNEL_DENSE(decode_bf16, AttendArgs, 128, 5) { decode_parts<bf16, 1, 1, 8, LONG_PART>(a); }
 KERNEL_DENSE(decode_pair_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 2, 8, LONG_PART>(a); }
+KERNEL_DENSE(decode_fp8, AttendArgs, 128, 4) { decode_parts<fp8, 1, 1, 8, LONG_PART>(a); }
+KERNEL_DENSE(decode_pair_fp8, AttendArgs, 128, 4) { decode_parts<fp8, 1, 2, 4, LONG_PART>(a); }
+KERNEL_DENSE(decode_group_fp8, AttendArgs, 128, 3) { decode_parts<fp8, 1, 4, 4, LONG_PART>(a); }
 KERNEL_DENSE(decode_group_f32, AttendArgs, 128, 4) { decode_parts<float, 2, 4, 2, LONG_PART>(a); }
 KERNEL_DENSE(decode_group_bf16, AttendArgs, 128, 4) { decode_parts<bf16, 1, 4, 4, LONG_PART>(a); }
 // Few rows, a block for each part.
@@ -441,3 +527,6 @@ KERNEL_AHEAD(decode_few_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 1, 4, 
 KERNEL_AHEAD(decode_few_pair_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 2, 4, SHORT_PART>(a); }
 KERNEL_AHEAD(decode_few_group_f32, AttendArgs, 256, 2) { decode_parts<float, 2, 4, 2, SHORT_PART>(a); }
 KERNEL_AHEAD(decode_few_group_bf16, AttendArgs, 256, 2) { decode_parts<bf16, 1, 4, 4, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_fp8, AttendArgs, 256, 2) { decode_parts<fp8, 1, 1, 2, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_pair_fp8, AttendArgs, 256, 2) { decode_parts<fp8, 1, 2, 2, SHORT_PART>(a); }
+KERNEL_AHEAD(decode_few_group_fp8, AttendArgs, 256, 1) { decode_parts<fp8, 1, 4, 2, SHORT_PART>(a); }

@@ -252,6 +252,43 @@ template <class T, class F> DEV void tile_load(T* to, u32 stride, u32 width, u32
     }
 }
 
+// The same from a ring of e4m3, as bf16: `index_of` gives a row's place in the ring, `exponents` are behind it. A thread
+// has some loads under way at once; a code times its power of two is a bf16 without rounding.
+#define TILE_AHEAD 4
+template <class F>
+DEV void tile_load(bf16* to, u32 stride, u32 width, u32 count, u32 room, const fp8* from, const fp8* exponents, F index_of) {
+    const u32 pieces = width / 16;
+    const uint4 none = {0, 0, 0, 0};
+    for (u32 base = threadIdx.x; base < room * pieces; base += TILE_AHEAD * TILE_THREADS) {
+        uint4 codes[TILE_AHEAD];
+        float scales[TILE_AHEAD];
+#pragma unroll
+        for (int u = 0; u < TILE_AHEAD; u++) {
+            const u32 e = base + u * TILE_THREADS, r = e / pieces;
+            const u32 place = r < count ? index_of(r) : 0;
+            codes[u] = r < count ? *reinterpret_cast<const uint4*>(from + (u64)place * width + e % pieces * 16) : none;
+            scales[u] = power_of(exponents[place].code);
+        }
+#pragma unroll
+        for (int u = 0; u < TILE_AHEAD; u++) {
+            const u32 e = base + u * TILE_THREADS;
+            if (e >= room * pieces) continue;
+            const u32 q[4] = {codes[u].x, codes[u].y, codes[u].z, codes[u].w};
+            u32 pairs[8];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 v = from_e4m3_four(q[i]);
+                const float s = scales[u];
+                pairs[2 * i] = __float_as_uint(v.x * s) >> 16 | (__float_as_uint(v.y * s) & 0xffff0000u);
+                pairs[2 * i + 1] = __float_as_uint(v.z * s) >> 16 | (__float_as_uint(v.w * s) & 0xffff0000u);
+            }
+            uint4* target = reinterpret_cast<uint4*>(to + e / pieces * stride + e % pieces * 16);
+            target[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+            target[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
+        }
+    }
+}
+
 // The scaled queries of a task, turned to their positions, zeros after the last; for relative positions those that meet
 // keys, and those that meet distances in `q_far`.
 template <class T, int Q> DEV void tile_queries(const AttendArgs& a, const AttendTask& t, u32 from_head, u32 group, T* q, T* q_far) {
@@ -294,8 +331,8 @@ template <int Q, int W> DEV void tile_queries_plain(const AttendArgs& a, const A
 
 // A block per task (up to Q rows, or one row's Q query heads) and key head: tiles of keys one after the other with a
 // running maximum. bf16 on tensor cores, bound by reading rings and distances; f32 bound by its plain products. With W
-// positions are relative.
-template <class T, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
+// positions are relative. RING is what rings hold; those of e4m3 are multiplied as bf16.
+template <class T, class RING, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
     // Threads that share a query's softmax.
     const u32 SHARE = TILE_THREADS / Q;
     const AttendTask t = at<const AttendTask>(a.tasks)[blockIdx.x / a.kv_heads];
@@ -326,16 +363,20 @@ template <class T, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
     float top = -INF, total = 0.0f;
     Sums<T, Q, W> sums;
     sums.clear();
-    const T* k_ring = ring_of<T>(a, t.slot, head, 0);
-    const T* v_ring = ring_of<T>(a, t.slot, head, 1);
+    const RING* k_ring = ring_of<RING>(a, t.slot, head, 0);
+    const RING* v_ring = ring_of<RING>(a, t.slot, head, 1);
     const T* far_rows = relative ? at<const T>(at<const u64>(a.distances)[head]) : 0;
     const u32 V = 16 / sizeof(T);
     for (u32 base = t.first; base < t.end; base += tile) {
         const u32 n = min(tile, t.end - base), start = base % a.capacity, room = (n + 15) / 16 * 16;
-        const auto place = [&](u32 r) {
-            return (u64)(start + r < a.capacity ? start + r : start + r - a.capacity) * width;
+        const auto index = [&](u32 r) { return start + r < a.capacity ? start + r : start + r - a.capacity; };
+        const auto ring_load = [&](T* to, const RING* ring) {
+            if constexpr (sizeof(RING) == 1)
+                tile_load(to, stride, width, n, room, ring, ring + a.capacity * width, index);
+            else
+                tile_load(to, stride, width, width / V, n, room, ring, [&](u32 r) { return (u64)index(r) * width; });
         };
-        tile_load(keys, stride, width, width / V, n, room, k_ring, place);
+        ring_load(keys, k_ring);
         // Column c of `far` is distance number `near + c`; the last row's first key is its column 0.
         const u32 columns = n + t.rows - 1, far_room = (columns + 15) / 16 * 16;
         if (relative) {
@@ -344,7 +385,7 @@ template <class T, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
             tile_load(distances, stride, width, a.distance_stride / V, columns, far_room, far_rows, row);
         }
         copies_end();
-        tile_load(values, stride, width, width / V, n, room, v_ring, place);
+        ring_load(values, v_ring);
         copies_end();
         if (base == t.first) {
             if constexpr (W > 0) tile_queries_plain<Q, W>(a, t, head, q, q_far);
@@ -396,8 +437,9 @@ template <class T, int Q, int W> DEV void tile_rows(const AttendArgs& a) {
     sums.each(width, TilePut{a, totals, t.row, from_head, group, queries});
 }
 
-KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float, 16, 0>(a); }
-KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 16, 0>(a); }
+KERNEL(tile_f32, AttendArgs, TILE_THREADS) { tile_rows<float, float, 16, 0>(a); }
+KERNEL(tile_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, bf16, 16, 0>(a); }
+KERNEL_DENSE(tile_fp8, AttendArgs, TILE_THREADS, 2) { tile_rows<bf16, fp8, 16, 0>(a); }
 // Relative positions and heads of 128: chunks, and whole utterances, whose keys are read half as often.
-KERNEL(tile_chunk_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 16, 128>(a); }
-KERNEL(tile_whole_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, 32, 128>(a); }
+KERNEL(tile_chunk_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, bf16, 16, 128>(a); }
+KERNEL(tile_whole_bf16, AttendArgs, TILE_THREADS) { tile_rows<bf16, bf16, 32, 128>(a); }

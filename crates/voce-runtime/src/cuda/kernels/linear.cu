@@ -4,6 +4,7 @@
 #define OPERAND_F32 0
 #define OPERAND_BF16 1
 #define OPERAND_INT8 2
+#define OPERAND_FP8 3
 
 // Value `i` of a prepared row, from a row of `k` values (of `2 k` before a gated unit).
 DEV float operand_value(const Norm& n, const Moments& m, const float* x, u32 k, u32 row, u32 i) {
@@ -17,8 +18,8 @@ struct PrepareArgs {
     u32 x_stride, k, out_stride, format;
 };
 
-// One block per row: norm or activation, then the operand's format, zeros up to the stride. Int8 rows get a
-// scale each.
+// One block per row: norm or activation, then the operand's format, zeros up to the stride. Int8 and e4m3 rows
+// get a scale each.
 KERNEL(prepare, PrepareArgs, 256) {
     __shared__ float scratch[33];
     const u32 row = blockIdx.x;
@@ -39,7 +40,17 @@ KERNEL(prepare, PrepareArgs, 256) {
         float top = 0.0f;
         for (u32 i = threadIdx.x; i < a.k; i += blockDim.x)
             top = fmaxf(top, fabsf(operand_value(a.norm, m, x, a.k, row, i)));
-        const float scale = block_max(top, scratch) / 127.0f;
+        top = block_max(top, scratch);
+        if (a.format == OPERAND_FP8) {
+            const bool some = top > E4M3_TINY;
+            const float inverse = some ? E4M3_MAX / top : 0.0f;
+            if (threadIdx.x == 0) at<float>(a.scales)[row] = some ? top / E4M3_MAX : 0.0f;
+            fp8* out = at<fp8>(a.out) + (u64)row * a.out_stride;
+            for (u32 i = threadIdx.x; i < a.out_stride; i += blockDim.x)
+                out[i].code = (unsigned char)to_e4m3(i < a.k ? operand_value(a.norm, m, x, a.k, row, i) * inverse : 0.0f);
+            return;
+        }
+        const float scale = top / 127.0f;
         const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
         if (threadIdx.x == 0) at<float>(a.scales)[row] = scale;
         i8* out = at<i8>(a.out) + (u64)row * a.out_stride;
@@ -174,6 +185,8 @@ DEV float4 bytes4(u32 q) {
     return {(float)(i8)q, (float)(i8)(q >> 8), (float)(i8)(q >> 16), (float)(i8)(q >> 24)};
 }
 
+template <int FORMAT> DEV float4 codes4(u32 q) { return FORMAT == OPERAND_FP8 ? from_e4m3_four(q) : bytes4(q); }
+
 // Sixteen bytes of weights, piece `p` of an output, against the rows.
 template <int FORMAT, int ROWS> DEV void dot_piece(const uint4 w, const float* x, u32 stride, u32 p, float* sum) {
 #pragma unroll
@@ -186,10 +199,10 @@ template <int FORMAT, int ROWS> DEV void dot_piece(const uint4 w, const float* x
             sum[r] = dot4(widen4({w.x, w.y}), row_four(row, stride, 2, 0, p), sum[r]);
             sum[r] = dot4(widen4({w.z, w.w}), row_four(row, stride, 2, 1, p), sum[r]);
         } else {
-            sum[r] = dot4(bytes4(w.x), row_four(row, stride, 4, 0, p), sum[r]);
-            sum[r] = dot4(bytes4(w.y), row_four(row, stride, 4, 1, p), sum[r]);
-            sum[r] = dot4(bytes4(w.z), row_four(row, stride, 4, 2, p), sum[r]);
-            sum[r] = dot4(bytes4(w.w), row_four(row, stride, 4, 3, p), sum[r]);
+            sum[r] = dot4(codes4<FORMAT>(w.x), row_four(row, stride, 4, 0, p), sum[r]);
+            sum[r] = dot4(codes4<FORMAT>(w.y), row_four(row, stride, 4, 1, p), sum[r]);
+            sum[r] = dot4(codes4<FORMAT>(w.z), row_four(row, stride, 4, 2, p), sum[r]);
+            sum[r] = dot4(codes4<FORMAT>(w.w), row_four(row, stride, 4, 3, p), sum[r]);
         }
     }
 }
@@ -344,7 +357,7 @@ template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, uint4 
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float v = warp_sum(sum[r]);
-            if (FORMAT == OPERAND_INT8) v *= at<const float>(a.scales)[i];
+            if (FORMAT >= OPERAND_INT8) v *= at<const float>(a.scales)[i];
             if (lane == 0 && (u32)r < rows) put(a.store, r, i, v);
         }
     }
@@ -365,6 +378,8 @@ template <int FORMAT, bool MANY> DEV void linear_any(const LinearArgs& a) {
 KERNEL_AHEAD(linear_f32, LinearArgs, 256, 2) { linear_any<OPERAND_F32, true>(a); }
 KERNEL_AHEAD(linear_bf16, LinearArgs, 256, 2) { linear_any<OPERAND_BF16, true>(a); }
 KERNEL_AHEAD(linear_int8, LinearArgs, 256, 2) { linear_any<OPERAND_INT8, true>(a); }
+KERNEL_AHEAD(linear_fp8, LinearArgs, 256, 2) { linear_any<OPERAND_FP8, true>(a); }
 KERNEL_AHEAD(linear_one_f32, LinearArgs, 256, 4) { linear_any<OPERAND_F32, false>(a); }
 KERNEL_AHEAD(linear_one_bf16, LinearArgs, 256, 4) { linear_any<OPERAND_BF16, false>(a); }
 KERNEL_AHEAD(linear_one_int8, LinearArgs, 256, 4) { linear_any<OPERAND_INT8, false>(a); }
+KERNEL_AHEAD(linear_one_fp8, LinearArgs, 256, 4) { linear_any<OPERAND_FP8, false>(a); }
