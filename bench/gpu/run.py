@@ -131,7 +131,9 @@ def main():
         if os.path.exists(sanitizer):
             for tool in ["memcheck", "racecheck"]:
                 for suite in SUITES:
-                    step(f"{tool}: {suite}", [sanitizer, "--tool", tool, kit / suite], VOCE_TEST_GPU="1")
+                    # One test after the other: one that waits for the device would end the capture of another.
+                    command = [sanitizer, "--tool", tool, kit / suite, "--test-threads", "1"]
+                    step(f"{tool}: {suite}", command, VOCE_TEST_GPU="1")
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ impl EngineError {
             EngineError::Voice { .. } => "bad_voice",
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
-            EngineError::Runtime(_) => "runtime",
+            EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
             EngineError::BadRequest { .. } => "bad_request",
             EngineError::NoRoom { .. } => "no_room",
             EngineError::Busy(_) => "busy",

@@ -119,6 +119,6 @@ pub(crate) fn run(console: Console) -> Outcome {
 /// The precisions that a GPU has kernels for.
 fn gpu_precisions(gpu: &voce_runtime::cuda::DeviceInfo) -> String {
     let runs = Precision::ON_GPU.into_iter().filter(|p| *p != Precision::Fp8 || gpu.has_fp8());
-    let name = |p| if p == Precision::Bf16 { format!("{p} (auto)") } else { p.to_string() };
+    let name = |p: Precision| if p == Precision::Bf16 { format!("{p} (auto)") } else { p.to_string() };
     runs.map(name).collect::<Vec<_>>().join(", ")
 }

@@ -175,10 +175,6 @@ impl Nvidia {
             lt::cublasLtMatmulDescCreate(&mut op, compute, scale)
         })?;
         set(op, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
-        if p.kind == ProductKind::Fp8 {
-            // Sums of the tensor cores' own width: what they lose is far less than rounding to e4m3 does.
-            set(op, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &1i8)?;
-        }
         if p.scales[0] != 0 {
             let by_row = lt::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
             set(op, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &by_row)?;
