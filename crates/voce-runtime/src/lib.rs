@@ -16,7 +16,7 @@ pub mod reference;
 pub mod simd;
 
 pub use error::RuntimeError;
-pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K};
+pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, NO_ROW, RowList};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
     KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
@@ -27,6 +27,7 @@ pub use exec::{
     EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
     Sampling, Table, Tokens,
 };
+pub use exec::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD};
 pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

@@ -289,7 +289,7 @@ impl Search {
         self.pairs.pad(rows);
         let lanes = self.lanes.as_ref().expect("a transducer has lanes");
         let joint = self.joint.as_mut().expect("a transducer has a joint");
-        let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
+        let (a_rows, b_rows) = ((&self.pairs.frames).into(), (&self.pairs.lanes).into());
         t.joint.run(exec, &AddReluOp { a: &self.frames, a_rows, b: lanes.out(), b_rows }, joint);
         let blank = self.blank as usize;
         let columns = [0..blank + 1, blank..t.joint.classes()];

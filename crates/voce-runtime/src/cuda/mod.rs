@@ -26,6 +26,7 @@ mod queue;
 mod residual;
 mod rows;
 mod sampling;
+mod search;
 mod select;
 mod streams;
 mod tokens;
