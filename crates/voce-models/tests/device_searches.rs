@@ -89,3 +89,17 @@ fn greedy_searches_are_decided_as_by_the_host() {
         agree(&model, |i| SearchOptions { max_symbols: symbols[i % 4], ..SearchOptions::default() });
     }
 }
+
+#[test]
+fn beams_are_searched_as_by_the_host() {
+    backend::on_device();
+    for kind in [Kind::Rnnt, Kind::Tdt] {
+        let model = Model::new(kind, 5);
+        agree(&model, |i| SearchOptions {
+            max_symbols: [None, Some(1), Some(3)][i % 3],
+            max_gap: [None, Some(6.0)][i / 2 % 2],
+            sync_chunks: i % 4 == 3,
+            ..SearchOptions::with_beam([4, 2, 3, 5][i % 4])
+        });
+    }
+}

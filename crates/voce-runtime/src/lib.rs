@@ -23,6 +23,7 @@ pub use exec::{
     ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp,
     Vector, View,
 };
+pub use exec::{BEAM_LANES, BeamHeld, BeamHyp, BeamNode, BeamRun, Beams, BeamsOp, MAX_WIDTH};
 pub use exec::{
     EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
     Sampling, Table, Tokens,

@@ -27,29 +27,29 @@ const THREADS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Its state.
-    index: usize,
+    pub index: usize,
     /// Where its lanes begin among those of all runs.
-    lane: usize,
+    pub lane: usize,
     /// Where its frames begin among those of all runs, and which is the first.
-    row: usize,
-    frame: usize,
+    pub row: usize,
+    pub frame: usize,
     /// One past its last frame.
-    end: usize,
+    pub end: usize,
     /// Whether nothing comes after them.
-    last: bool,
+    pub last: bool,
 }
 
 /// Scratch that is kept between steps.
 #[derive(Default)]
 pub(super) struct BeamScratch {
-    runs: Vec<Run>,
+    pub runs: Vec<Run>,
     /// Lanes of all runs.
-    lanes: Vec<usize>,
+    pub lanes: Vec<usize>,
     /// Rows of the search's frames, of all runs.
-    frames: Vec<usize>,
+    pub frames: Vec<usize>,
     /// For each hypothesis of each run: its row of the joint, if it has one.
     rows: Vec<Option<usize>>,
-    round: usize,
+    pub round: usize,
     workers: Vec<Worker>,
     pool: Option<Pool>,
     staging: Staging,
@@ -92,7 +92,7 @@ fn wants_logits(options: &SearchOptions) -> bool {
 
 impl Run {
     /// Whether the beam has to wait for frames, or is through with them.
-    fn rests(&self, hyps: &[Hyp]) -> bool {
+    pub(super) fn rests(&self, hyps: &[Hyp]) -> bool {
         let past = |h: &Hyp| h.time >= self.end;
         if self.last { hyps.iter().all(past) } else { hyps.iter().any(past) }
     }
@@ -111,6 +111,9 @@ impl Search {
     ) {
         let mut s = std::mem::take(&mut self.beam);
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
+            if exec.device().is_some() {
+                self.beams_on_device(exec, t, states, &mut s);
+            }
             let shared = s.runs.len() >= SHARED && exec.device().is_some();
             if shared && s.pool.is_none() {
                 let threads = std::thread::available_parallelism().map_or(1, usize::from);

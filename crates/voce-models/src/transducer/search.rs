@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use voce_runtime::{Buffer, Candidate, Choice, Confidence, Exec, GreedyRuns, Span};
+use voce_runtime::{Beams, Buffer, Candidate, Choice, Confidence, Exec, GreedyRuns, Span};
 
 use super::bank::{Bank, Place, Rows};
 use super::beam::BeamScratch;
@@ -80,6 +80,8 @@ pub struct Search {
     /// Greedy searches as a device has them.
     pub(super) greedy_runs: GreedyRuns,
     pub(super) beam: BeamScratch,
+    /// Beams as a device has them.
+    pub(super) beams: Beams,
     ctc: ctc_beam::CtcScratch,
 }
 
@@ -126,6 +128,7 @@ impl Search {
             greedy: GreedyScratch::default(),
             greedy_runs: GreedyRuns::default(),
             beam: BeamScratch::default(),
+            beams: Beams::default(),
             ctc: ctc_beam::CtcScratch::default(),
         }
     }

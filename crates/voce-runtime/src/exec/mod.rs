@@ -2,6 +2,7 @@
 
 mod attend;
 mod attention;
+mod beams;
 mod buffer;
 mod conv;
 mod depthwise;
@@ -24,6 +25,8 @@ mod table;
 mod tokens;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
+pub(crate) use beams::NODE_WORDS;
+pub use beams::{BEAM_LANES, BeamHeld, BeamHyp, BeamNode, BeamRun, Beams, BeamsOp, MAX_WIDTH};
 pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
