@@ -198,8 +198,9 @@ fn logits_and_predictor_states_agree_at_every_step() {
                 }
                 chunk += 1;
             }
+            let frame = [step[0] as usize];
             let pairs =
-                AddReluOp { a: &projected, a_rows: &[step[0] as usize], b: lanes.out(), b_rows: &[0] };
+                AddReluOp { a: &projected, a_rows: (&frame).into(), b: lanes.out(), b_rows: (&[0]).into() };
             joint.run(&mut exec, &pairs, &mut looks);
             exec.fetch(&mut looks.logits, 1);
             close(&format!("{name} joint at frame {}", step[0]), looks.logits.row(0), want);

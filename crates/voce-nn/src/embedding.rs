@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use half::bf16;
-use voce_runtime::{Buffer, Exec, Format};
+use voce_runtime::{Buffer, Exec, Format, RowList};
 
 use crate::{Loader, WeightError};
 
@@ -43,11 +43,7 @@ impl Embedding {
     pub fn embed(&self, exec: &mut Exec, tokens: &[usize], out: &mut Buffer) {
         let rows = self.rows();
         if exec.device().is_some() {
-            let spread = self.spread.get_or_init(|| {
-                let mut spread = Buffer::new(rows + 1, self.dim).shared();
-                (0..rows).for_each(|r| self.lookup(r, spread.row_mut(r)));
-                spread
-            });
+            let spread = self.spread();
             let known: Vec<usize> = tokens.iter().map(|&t| t.min(rows)).collect();
             return exec.gather_rows(spread, &known, 0, out);
         }
@@ -55,6 +51,20 @@ impl Embedding {
             let to = out.row_mut(r);
             if token < rows { self.lookup(token, to) } else { to.fill(0.0) }
         }
+    }
+
+    /// As [`Embedding::embed`], of tokens that an op on a device has written; the table has all of them.
+    pub fn embed_found(&self, exec: &mut Exec, tokens: RowList<'_>, out: &mut Buffer) {
+        exec.gather_rows(self.spread(), tokens, 0, out);
+    }
+
+    fn spread(&self) -> &Buffer {
+        self.spread.get_or_init(|| {
+            let rows = self.rows();
+            let mut spread = Buffer::new(rows + 1, self.dim).shared();
+            (0..rows).for_each(|r| self.lookup(r, spread.row_mut(r)));
+            spread
+        })
     }
 
     /// Copies a token's row to `out`.

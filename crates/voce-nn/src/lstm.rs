@@ -1,6 +1,6 @@
 //! LSTM layers over rows of state: each step takes some rows of a state buffer to the same or to others.
 
-use voce_runtime::{Buffer, Exec, Format, Gate, LstmCellOp};
+use voce_runtime::{Buffer, Exec, Format, Gate, LstmCellOp, RowList};
 
 use crate::{Linear, Loader, WeightError};
 
@@ -69,8 +69,8 @@ impl Lstm {
         &self,
         exec: &mut Exec,
         x: &Buffer,
-        from: &[usize],
-        to: &[usize],
+        from: RowList<'_>,
+        to: RowList<'_>,
         state: &mut Buffer,
         scratch: &mut LstmScratch,
     ) {

@@ -19,7 +19,10 @@ fn lstm_cells_agree_and_move_between_rows_of_state() {
             // The first half stays in place, the second half moves.
             let from: Vec<usize> = (0..rows).collect();
             let to: Vec<usize> = (0..rows).map(|r| if r < rows / 2 { r } else { rows + r }).collect();
-            exec.lstm_cell(&LstmCellOp { gates: &gates, column, from: &from, to: &to }, &mut state);
+            exec.lstm_cell(
+                &LstmCellOp { gates: &gates, column, from: (&from).into(), to: (&to).into() },
+                &mut state,
+            );
             exec.fetch(&mut state, lanes);
             for r in 0..rows {
                 let c = wide(&before.row(from[r])[column + hidden..column + 2 * hidden]);
@@ -50,7 +53,10 @@ fn lstm_cells_take_rows_in_order() {
         let before = state.clone();
         // From where an earlier one went, to where an earlier one came from, twice to the same row.
         let (from, to) = ([0, 1, 2, 2, 3], [1, 2, 0, 3, 3]);
-        exec.lstm_cell(&LstmCellOp { gates: &gates, column: 0, from: &from, to: &to }, &mut state);
+        exec.lstm_cell(
+            &LstmCellOp { gates: &gates, column: 0, from: (&from).into(), to: (&to).into() },
+            &mut state,
+        );
         exec.fetch(&mut state, 4);
         let mut want: Vec<Vec<f64>> = (0..4).map(|r| wide(before.row(r))).collect();
         for r in 0..5 {
@@ -72,7 +78,7 @@ fn add_relu_sums_the_rows_it_is_told() {
             let (ai, bi) = (vec![4, 0, 0, 2, 1, 1, 3], vec![2, 2, 1, 0, 1, 0, 0]);
             let mut out = rng.buffer(8, n);
             let before = out.clone();
-            exec.add_relu(&AddReluOp { a: &a, a_rows: &ai, b: &b, b_rows: &bi }, &mut out);
+            exec.add_relu(&AddReluOp { a: &a, a_rows: (&ai).into(), b: &b, b_rows: (&bi).into() }, &mut out);
             exec.fetch(&mut out, 8);
             for r in 0..7 {
                 for i in 0..n {

@@ -1,7 +1,7 @@
 //! The prediction network of a transducer: embedding, LSTM, and the projection that the joint adds to frames.
 
 use voce_nn::{Embedding, Formats, Linear, Loader, Lstm, LstmScratch, WeightError};
-use voce_runtime::{Buffer, Exec};
+use voce_runtime::{Buffer, Exec, RowList};
 
 use super::PredictorConfig;
 
@@ -185,10 +185,38 @@ impl Predictor {
             if label < self.blank { label } else { self.start }
         }));
         self.embedding.embed(exec, &scratch.labels, &mut scratch.x);
-        self.lstm.step(exec, &scratch.x, &moves.from, &moves.to, &mut lanes.state, &mut scratch.lstm);
-        exec.gather_rows(&lanes.state, &moves.to, self.lstm.output().start, &mut scratch.top);
-        self.project.run(exec, &scratch.top, rows, &mut scratch.projected);
-        exec.scatter_rows(&scratch.projected, &moves.to, &mut lanes.out);
+        self.feed(exec, (&moves.from).into(), (&moves.to).into(), lanes, scratch);
+    }
+
+    /// Feeds labels that an op on a device has found to the lanes that it has named: `labels[r]` takes lane `from[r]` to
+    /// lane `to[r]`.
+    pub fn step_found(
+        &self,
+        exec: &mut Exec,
+        [labels, from, to]: [RowList<'_>; 3],
+        lanes: &mut Lanes,
+        scratch: &mut PredictorScratch,
+    ) {
+        if scratch.x.rows() < labels.len() {
+            *scratch = self.scratch(labels.len().next_power_of_two());
+        }
+        self.embedding.embed_found(exec, labels, &mut scratch.x);
+        self.feed(exec, from, to, lanes, scratch);
+    }
+
+    /// Takes lanes on by the embeddings in `scratch.x`.
+    fn feed(
+        &self,
+        exec: &mut Exec,
+        from: RowList<'_>,
+        to: RowList<'_>,
+        lanes: &mut Lanes,
+        scratch: &mut PredictorScratch,
+    ) {
+        self.lstm.step(exec, &scratch.x, from, to, &mut lanes.state, &mut scratch.lstm);
+        exec.gather_rows(&lanes.state, to, self.lstm.output().start, &mut scratch.top);
+        self.project.run(exec, &scratch.top, to.len(), &mut scratch.projected);
+        exec.scatter_rows(&scratch.projected, to, &mut lanes.out);
     }
 
     /// Bytes that one step reads.

@@ -24,29 +24,29 @@ const SHARED: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Its state.
-    index: usize,
+    pub index: usize,
     /// Where its lanes begin among those of all runs.
-    lane: usize,
+    pub lane: usize,
     /// Where its frames begin among those of all runs, and which is the first.
-    row: usize,
-    frame: usize,
+    pub row: usize,
+    pub frame: usize,
     /// One past its last frame.
-    end: usize,
+    pub end: usize,
     /// Whether nothing comes after them.
-    last: bool,
+    pub last: bool,
 }
 
 /// Scratch that is kept between steps.
 #[derive(Default)]
 pub(super) struct BeamScratch {
-    runs: Vec<Run>,
+    pub runs: Vec<Run>,
     /// Lanes of all runs.
-    lanes: Vec<usize>,
+    pub lanes: Vec<usize>,
     /// Rows of the search's frames, of all runs.
-    frames: Vec<usize>,
+    pub frames: Vec<usize>,
     /// For each hypothesis of each run: its row of the joint, if it has one.
     rows: Vec<Option<usize>>,
-    round: usize,
+    pub round: usize,
     workers: Vec<Worker>,
     staging: Staging,
     /// Whether a stream of the step needs all logits and not only the best.
@@ -88,7 +88,7 @@ fn wants_logits(options: &SearchOptions) -> bool {
 
 impl Run {
     /// Whether the beam has to wait for frames, or is through with them.
-    fn rests(&self, hyps: &[Hyp]) -> bool {
+    pub(super) fn rests(&self, hyps: &[Hyp]) -> bool {
         let past = |h: &Hyp| h.time >= self.end;
         if self.last { hyps.iter().all(past) } else { hyps.iter().any(past) }
     }
@@ -107,6 +107,9 @@ impl Search {
     ) {
         let mut s = std::mem::take(&mut self.beam);
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
+            if exec.device().is_some() {
+                self.beams_on_device(exec, t, states, &mut s);
+            }
             let shared = s.runs.len() >= SHARED && exec.device().is_some();
             let threads = if shared { exec.threads() } else { 1 };
             let mut workers = std::mem::take(&mut s.workers);
@@ -278,7 +281,7 @@ impl Search {
         self.pairs.pad(rows);
         let lanes = self.lanes.as_ref().expect("a transducer has lanes");
         let joint = self.joint.as_mut().expect("a transducer has a joint");
-        let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
+        let (a_rows, b_rows) = ((&self.pairs.frames).into(), (&self.pairs.lanes).into());
         t.joint.run(exec, &AddReluOp { a: &self.frames, a_rows, b: lanes.out(), b_rows }, joint);
         let blank = self.blank as usize;
         let columns = [0..blank + 1, blank..t.joint.classes()];

@@ -19,24 +19,28 @@ const DEVICE_ROWS: usize = 8192;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Its state.
-    index: usize,
+    pub index: usize,
     /// Its predictor's lane.
-    lane: usize,
+    pub lane: usize,
     /// Its first row of the frames.
-    first: usize,
+    pub first: usize,
     /// Rows it has.
-    rows: usize,
+    pub rows: usize,
     /// Where among them it stands.
-    at: usize,
+    pub at: usize,
     /// Labels since it came there.
-    symbols: usize,
+    pub symbols: usize,
+    /// Labels per frame at most.
+    pub max_symbols: usize,
+    /// Whether a device can decide: nothing but logits has a say.
+    pub plain: bool,
 }
 
 /// Scratch that is kept between steps.
 #[derive(Default)]
 pub(super) struct GreedyScratch {
-    runs: Vec<Run>,
-    searching: Vec<usize>,
+    pub runs: Vec<Run>,
+    pub searching: Vec<usize>,
     next: Vec<usize>,
     found: Vec<usize>,
     looks: Vec<usize>,
@@ -112,10 +116,23 @@ impl Search {
         for (index, (state, span)) in states.iter_mut().zip(spans).enumerate() {
             let state = state.as_mut();
             if let Kind::Greedy(g) = &mut state.kind {
-                s.wants_logits |= state.options.fuses() || state.options.confidence != Confidence::MaxProb;
+                let o = &state.options;
+                let wants_logits = o.fuses() || o.confidence != Confidence::MaxProb;
+                s.wants_logits |= wants_logits;
+                let plain = !wants_logits && o.repeat_guard.is_none();
                 self.lodge(t, &mut g.place, 1);
                 let lane = g.place.lanes(&self.bank)[0];
-                s.runs.push(Run { index, lane, first, rows: span.rows, at: g.carry, symbols: 0 });
+                let max_symbols = o.max_symbols.unwrap_or(t.max_symbols);
+                s.runs.push(Run {
+                    index,
+                    lane,
+                    first,
+                    rows: span.rows,
+                    at: g.carry,
+                    symbols: 0,
+                    max_symbols,
+                    plain,
+                });
             }
             first += span.rows;
         }
@@ -124,6 +141,9 @@ impl Search {
             return;
         }
         self.settle_lanes(exec, t);
+        if exec.device().is_some() {
+            self.greedy_on_device(exec, t, frames, states, &mut s);
+        }
         s.searching.clear();
         s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].at < s.runs[i].rows));
         while !s.searching.is_empty() {
@@ -166,7 +186,7 @@ impl Search {
         self.pairs.pad(rows);
         let lanes = self.lanes.as_ref().expect("a transducer has lanes");
         let joint = self.joint.as_mut().expect("a transducer has a joint");
-        let (a_rows, b_rows) = (&self.pairs.frames[..], &self.pairs.lanes[..]);
+        let (a_rows, b_rows) = ((&self.pairs.frames).into(), (&self.pairs.lanes).into());
         t.joint.run(exec, &AddReluOp { a: frames, a_rows, b: lanes.out(), b_rows }, joint);
         self.choices.resize(rows.max(self.choices.len()), Choice::default());
         let labels = self.blank as usize;
@@ -213,7 +233,7 @@ impl Search {
                 label = Some(Token { id, frame, duration: duration.unwrap_or(1), log_prob, confidence });
                 run.at += duration.unwrap_or(0);
                 run.symbols = if duration.unwrap_or(0) > 0 { 0 } else { run.symbols + 1 };
-                if run.symbols >= options.max_symbols.unwrap_or(t.max_symbols) {
+                if run.symbols >= run.max_symbols {
                     run.at += 1;
                     run.symbols = 0;
                 }
@@ -235,7 +255,7 @@ impl Search {
 }
 
 impl Greedy {
-    fn accept(&mut self, options: &SearchOptions, token: &Token) {
+    pub(super) fn accept(&mut self, options: &SearchOptions, token: &Token) {
         self.score += f64::from(token.log_prob);
         self.fusion = options.fusion_step(self.fusion, token.id).0;
     }

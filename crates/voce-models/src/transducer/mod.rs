@@ -13,6 +13,8 @@ mod boost;
 mod ctc_beam;
 mod ctc_greedy;
 mod decoder;
+mod device_beam;
+mod device_greedy;
 mod fusion;
 mod greedy;
 mod hypothesis;

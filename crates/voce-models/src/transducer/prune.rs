@@ -16,12 +16,12 @@ pub(super) const LANES: usize = 4;
 /// What a lane holds: the predictor's state after some labels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    hash: u64,
-    len: usize,
+    pub hash: u64,
+    pub len: usize,
     /// When it was last of use.
-    used: usize,
+    pub used: usize,
     /// Whether a hypothesis needs it now.
-    taken: bool,
+    pub taken: bool,
 }
 
 impl Held {

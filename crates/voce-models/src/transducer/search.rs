@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use voce_runtime::{Buffer, Candidate, Choice, Confidence, Exec, Span};
+use voce_runtime::{Beams, Buffer, Candidate, Choice, Confidence, Exec, GreedyRuns, Span};
 
 use super::bank::{Bank, Place, Rows};
 use super::beam::BeamScratch;
@@ -77,7 +77,11 @@ pub struct Search {
     pub(super) facts: Vec<f32>,
     pub(super) biased: Vec<f32>,
     pub(super) greedy: GreedyScratch,
+    /// Greedy searches as a device has them.
+    pub(super) greedy_runs: GreedyRuns,
     pub(super) beam: BeamScratch,
+    /// Beams as a device has them.
+    pub(super) beams: Beams,
     ctc: ctc_beam::CtcScratch,
 }
 
@@ -122,7 +126,9 @@ impl Search {
             facts: Vec::new(),
             biased: Vec::new(),
             greedy: GreedyScratch::default(),
+            greedy_runs: GreedyRuns::default(),
             beam: BeamScratch::default(),
+            beams: Beams::default(),
             ctc: ctc_beam::CtcScratch::default(),
         }
     }

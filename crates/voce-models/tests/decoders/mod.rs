@@ -127,7 +127,8 @@ impl Model {
         reached[0][0] = 0.0;
         for t in 0..rows {
             let (a_rows, b_rows) = (vec![t; ends], (0..ends).collect::<Vec<_>>());
-            let pairs = AddReluOp { a: frames, a_rows: &a_rows, b: lanes.out(), b_rows: &b_rows };
+            let pairs =
+                AddReluOp { a: frames, a_rows: (&a_rows).into(), b: lanes.out(), b_rows: (&b_rows).into() };
             joint.run(exec, &pairs, &mut looks);
             exec.fetch(&mut looks.logits, ends);
             for u in 0..ends {

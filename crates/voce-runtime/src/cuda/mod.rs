@@ -5,6 +5,7 @@
 //! `driver.rs` is all that is asked of a device: `nvidia.rs` answers by the driver, `emulator.rs` on the CPU, for tests.
 
 mod attention;
+mod beams;
 mod conv;
 mod driver;
 #[cfg(feature = "cuda-emulator")]
@@ -28,6 +29,7 @@ mod residual;
 mod row;
 mod rows;
 mod sampling;
+mod search;
 mod select;
 mod streams;
 mod tokens;

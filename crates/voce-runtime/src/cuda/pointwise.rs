@@ -3,9 +3,8 @@
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, row_pieces};
 use super::queue::Args;
-use super::rows::numbers;
 use super::{Cuda, program};
-use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowNorm};
+use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowList, RowNorm};
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -116,29 +115,36 @@ impl Cuda {
         self.queue.launch(kernel, Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 
-    /// Rows that depend on earlier ones begin a launch of their own.
+    /// Of rows that the host knows, those that depend on earlier ones begin a launch of their own.
     pub(crate) fn lstm_cell(&mut self, op: &LstmCellOp<'_>, state: &mut Buffer) {
         let (stride, hidden) = (state.cols() as u32, op.gates.cols() / 4);
         let gates = self.read(op.gates);
         let at = self.write(state) + 4 * op.column as u64;
+        let (RowList::Host(from_rows), RowList::Host(to_rows)) = (op.from, op.to) else {
+            let (shape, lanes) = tiles(op.from.len(), hidden);
+            let (from, to) = (self.row_list(op.from), self.row_list(op.to));
+            let (rows, hidden) = (op.from.len() as u32, hidden as u32);
+            let args = LstmCellArgs { gates, state: at, from, to, rows, hidden, stride, lanes };
+            return self.queue.launch(program::LSTM_CELL, shape, &args);
+        };
         // The launch, counted from 1, that last read or wrote a row of state.
         let mut touched = std::mem::take(&mut self.touched);
         touched.clear();
         touched.resize(state.rows(), [0; 2]);
         let (mut launch, mut begin) = (1, 0);
-        for r in 0..=op.from.len() {
-            let clash = r < op.from.len() && {
-                let ([_, written], [read, rewritten]) = (touched[op.from[r]], touched[op.to[r]]);
+        for r in 0..=from_rows.len() {
+            let clash = r < from_rows.len() && {
+                let ([_, written], [read, rewritten]) = (touched[from_rows[r]], touched[to_rows[r]]);
                 written == launch || read == launch || rewritten == launch
             };
-            if clash || r == op.from.len() {
+            if clash || r == from_rows.len() {
                 let rows = r - begin;
                 let (shape, lanes) = tiles(rows, hidden);
                 let args = LstmCellArgs {
                     gates: gates + (begin * hidden * 16) as u64,
                     state: at,
-                    from: self.queue.table(&numbers(&op.from[begin..r])),
-                    to: self.queue.table(&numbers(&op.to[begin..r])),
+                    from: self.row_list((&from_rows[begin..r]).into()),
+                    to: self.row_list((&to_rows[begin..r]).into()),
                     rows: rows as u32,
                     hidden: hidden as u32,
                     stride,
@@ -147,9 +153,9 @@ impl Cuda {
                 self.queue.launch(program::LSTM_CELL, shape, &args);
                 (launch, begin) = (launch + 1, r);
             }
-            if r < op.from.len() {
-                touched[op.from[r]][0] = launch;
-                touched[op.to[r]][1] = launch;
+            if r < from_rows.len() {
+                touched[from_rows[r]][0] = launch;
+                touched[to_rows[r]][1] = launch;
             }
         }
         self.touched = touched;
@@ -159,8 +165,7 @@ impl Cuda {
         let (rows, n) = (op.a_rows.len(), out.cols());
         let (shape, lanes) = tiles(rows, n);
         let (a, b, out) = (self.read(op.a), self.read(op.b), self.write(out));
-        let a_rows = self.queue.table(&numbers(op.a_rows));
-        let b_rows = self.queue.table(&numbers(op.b_rows));
+        let (a_rows, b_rows) = (self.row_list(op.a_rows), self.row_list(op.b_rows));
         let args = AddReluArgs { a, b, a_rows, b_rows, out, rows: rows as u32, n: n as u32, lanes, pad: 0 };
         self.queue.launch(program::ADD_RELU, shape, &args);
     }

@@ -3,7 +3,7 @@
 use super::driver::{Address, Shape};
 use super::queue::Args;
 use super::{Cuda, program};
-use crate::exec::Buffer;
+use crate::exec::{Buffer, RowList};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -46,6 +46,14 @@ pub(super) fn numbers(rows: &[usize]) -> Vec<u32> {
 }
 
 impl Cuda {
+    /// Where row numbers are.
+    pub(super) fn row_list(&mut self, rows: RowList<'_>) -> Address {
+        match rows {
+            RowList::Host(rows) => self.queue.table(&numbers(rows)),
+            RowList::Device(rows, _) => self.tokens(rows),
+        }
+    }
+
     fn move_rows(&mut self, args: CopyRowsArgs) {
         let blocks = (args.rows as u64 * args.cols as u64).div_ceil(4 * THREADS as u64);
         let shape = Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 };
@@ -59,11 +67,11 @@ impl Cuda {
         self.queue.copy(from, to, rows * cols * 4);
     }
 
-    pub(crate) fn gather_rows(&mut self, from: &Buffer, rows: &[usize], column: usize, to: &mut Buffer) {
+    pub(crate) fn gather_rows(&mut self, from: &Buffer, rows: RowList<'_>, column: usize, to: &mut Buffer) {
         let (from_stride, cols) = (from.cols() as u32, to.cols() as u32);
         let from = self.read(from) + 4 * column as u64;
         let to = self.write(to);
-        let from_rows = self.queue.table(&numbers(rows));
+        let from_rows = self.row_list(rows);
         let rows = rows.len() as u32;
         self.move_rows(CopyRowsArgs {
             from,
@@ -77,10 +85,10 @@ impl Cuda {
         });
     }
 
-    pub(crate) fn scatter_rows(&mut self, from: &Buffer, rows: &[usize], to: &mut Buffer) {
+    pub(crate) fn scatter_rows(&mut self, from: &Buffer, rows: RowList<'_>, to: &mut Buffer) {
         let cols = from.cols() as u32;
         let (from, to) = (self.read(from), self.write(to));
-        let to_rows = self.queue.table(&numbers(rows));
+        let to_rows = self.row_list(rows);
         let rows = rows.len() as u32;
         self.move_rows(CopyRowsArgs {
             from,

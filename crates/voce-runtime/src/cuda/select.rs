@@ -22,6 +22,7 @@ pub(crate) struct SelectArgs {
     stats: Address,
     top: Address,
     tail: Address,
+    rows: Address,
     stride: u32,
     n: u32,
     k: u32,
@@ -32,6 +33,14 @@ pub(crate) struct SelectArgs {
 
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for SelectArgs {}
+
+/// Where the kernels put what they found, and how many words it is from the first place on.
+pub(super) struct Places {
+    pub(super) top: Address,
+    pub(super) stats: Address,
+    pub(super) tail: Address,
+    words: usize,
+}
 
 /// What the kernels found, one row after the other.
 pub(crate) struct Selected<'a> {
@@ -67,8 +76,20 @@ impl Cuda {
         let x = self.read(x) + 4 * cols.start as u64;
         let top = reserve(&device, &mut self.scratch.selected, rows * 4);
         let n = cols.len() as u32;
-        let args =
-            SelectArgs { x, more: 0, stats: 0, top, tail: 0, stride, n, k: 1, m: 0, alpha: 0.0, pad: 0 };
+        let args = SelectArgs {
+            x,
+            more: 0,
+            stats: 0,
+            top,
+            tail: 0,
+            rows: 0,
+            stride,
+            n,
+            k: 1,
+            m: 0,
+            alpha: 0.0,
+            pad: 0,
+        };
         let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
         self.queue.launch(program::ARGMAX, shape, &args);
         self.queue.download(top, &mut out[..rows]);
@@ -80,10 +101,29 @@ impl Cuda {
         &mut self,
         x: &Buffer,
         rows: usize,
-        [cols, more]: [&Range<usize>; 2],
+        columns: [&Range<usize>; 2],
         alpha: f32,
         k: usize,
     ) -> Selected<'_> {
+        let Places { top, words, .. } = self.select_there(x, rows, columns, alpha, k, 0);
+        self.selected.resize(words, 0);
+        self.queue.download(top, &mut self.selected);
+        let (top, rest) = self.selected.split_at(2 * rows * k);
+        let (stats, tail) = rest.split_at(STATS * rows);
+        Selected { stats, top, tail, k }
+    }
+
+    /// The same, of which nothing comes back to the host; of the best few none for rows that the list `left`, if it is
+    /// not 0, calls none.
+    pub(super) fn select_there(
+        &mut self,
+        x: &Buffer,
+        rows: usize,
+        [cols, more]: [&Range<usize>; 2],
+        alpha: f32,
+        k: usize,
+        left: Address,
+    ) -> Places {
         let (stride, device) = (x.cols() as u32, self.queue.device.clone());
         let at = self.read(x);
         let (x, first) = (at + 4 * cols.start as u64, at + 4 * more.start as u64);
@@ -94,14 +134,12 @@ impl Cuda {
         let stats = top + 8 * (rows * k) as u64;
         let tail = stats + (4 * STATS * rows) as u64;
         let (n, m) = (cols.len() as u32, more.len() as u32);
-        let args = SelectArgs { x, more: first, stats, top, tail, stride, n, k: k as u32, m, alpha, pad: 0 };
+        let k = k as u32;
+        let args =
+            SelectArgs { x, more: first, stats, top, tail, rows: left, stride, n, k, m, alpha, pad: 0 };
         let shape = Shape { grid: [rows as u32, 1, 1], block: THREADS, shared: 0 };
         let kernel = if k == 0 { program::CHOOSE } else { program::TOP_K };
         self.queue.launch(kernel, shape, &args);
-        self.selected.resize(words, 0);
-        self.queue.download(top, &mut self.selected);
-        let (top, rest) = self.selected.split_at(2 * rows * k);
-        let (stats, tail) = rest.split_at(STATS * rows);
-        Selected { stats, top, tail, k }
+        Places { top, stats, tail, words }
     }
 }

@@ -1,6 +1,6 @@
 //! The point-wise ops of a transducer's decoder: the LSTM cell over rows of state, and the joint's input.
 
-use super::{Buffer, Exec, Shared};
+use super::{Buffer, Exec, RowList, Shared};
 use crate::pool::share;
 use crate::simd::lanes::LANES;
 use crate::simd::select::LstmRow;
@@ -16,9 +16,9 @@ pub struct LstmCellOp<'a> {
     /// Where this layer's state begins in a row of state.
     pub column: usize,
     /// Rows of state that the cells come from.
-    pub from: &'a [usize],
+    pub from: RowList<'a>,
     /// Rows of state that the cells go to; an entry may be that of `from`.
-    pub to: &'a [usize],
+    pub to: RowList<'a>,
 }
 
 /// `out[r] = relu(a[a_rows[r]] + b[b_rows[r]])`.
@@ -26,11 +26,11 @@ pub struct AddReluOp<'a> {
     /// One term.
     pub a: &'a Buffer,
     /// Its row for each output row.
-    pub a_rows: &'a [usize],
+    pub a_rows: RowList<'a>,
     /// The other term.
     pub b: &'a Buffer,
     /// Its row for each output row.
-    pub b_rows: &'a [usize],
+    pub b_rows: RowList<'a>,
 }
 
 impl Exec {
@@ -39,11 +39,12 @@ impl Exec {
         let (rows, hidden) = (op.from.len(), op.gates.cols / 4);
         assert!(op.gates.cols == 4 * hidden && rows == op.to.len() && rows <= op.gates.rows, "rows fit");
         assert!(op.column + 2 * hidden <= state.cols, "state columns");
-        assert!(op.from.iter().chain(op.to).all(|&r| r < state.rows), "state rows");
+        assert!(op.from.below(state.rows) && op.to.below(state.rows), "state rows");
         if let Some(cuda) = &mut self.cuda {
             return cuda.lstm_cell(op, state);
         }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
+        let (from_rows, to_rows) = (op.from.host(), op.to.host());
         let (data, cols) = (Shared(state.data.as_mut_ptr()), state.cols);
         let run = |from: usize, n: usize| {
             for r in 0..rows {
@@ -53,9 +54,9 @@ impl Exec {
                     let row = LstmRow {
                         gates: op.gates.row(r).as_ptr().add(from),
                         hidden,
-                        c: at(op.from[r]).add(hidden),
-                        c_out: at(op.to[r]).add(hidden),
-                        h_out: at(op.to[r]),
+                        c: at(from_rows[r]).add(hidden),
+                        c_out: at(to_rows[r]).add(hidden),
+                        h_out: at(to_rows[r]),
                     };
                     (kernels.lstm_cell)(&row, n);
                 }
@@ -76,15 +77,15 @@ impl Exec {
         assert!(op.a.cols == n && op.b.cols == n, "widths agree");
         assert!(rows == op.b_rows.len() && rows <= out.rows, "rows fit");
         if let Some(cuda) = &mut self.cuda {
-            assert!(op.a_rows.iter().all(|&r| r < op.a.rows), "rows of a term");
-            assert!(op.b_rows.iter().all(|&r| r < op.b.rows), "rows of a term");
+            assert!(op.a_rows.below(op.a.rows) && op.b_rows.below(op.b.rows), "rows of a term");
             return cuda.add_relu(op, out);
         }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let to = Shared(out.data.as_mut_ptr());
+        let (a_rows, b_rows) = (op.a_rows.host(), op.b_rows.host());
         let run = |range: std::ops::Range<usize>| {
             for r in range {
-                let (a, b) = (op.a.row(op.a_rows[r]).as_ptr(), op.b.row(op.b_rows[r]).as_ptr());
+                let (a, b) = (op.a.row(a_rows[r]).as_ptr(), op.b.row(b_rows[r]).as_ptr());
                 // SAFETY: rows of `out` are split by worker.
                 unsafe { (kernels.add_relu)(a, b, n, to.get().add(r * n)) };
             }

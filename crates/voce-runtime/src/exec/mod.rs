@@ -2,6 +2,7 @@
 
 mod attend;
 mod attention;
+mod beams;
 mod buffer;
 mod conv;
 mod depthwise;
@@ -16,6 +17,7 @@ mod relative_attention;
 mod residual;
 mod rows;
 mod sampling;
+mod search;
 mod select;
 mod staging;
 mod subsample;
@@ -23,6 +25,8 @@ mod table;
 mod tokens;
 
 pub use attention::{AttentionOp, Rope, RopeStyle};
+pub(crate) use beams::NODE_WORDS;
+pub use beams::{BEAM_LANES, BeamHeld, BeamHyp, BeamNode, BeamRun, Beams, BeamsOp, MAX_WIDTH};
 pub(crate) use buffer::Pending;
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
@@ -35,7 +39,10 @@ pub use mel::{MelFilters, MelOp, MelSpan};
 pub use pointwise::RowNorm;
 pub use relative_attention::{ChunkSpan, RelativeAttentionOp, RelativePositions};
 pub use residual::ResidualOp;
+pub use rows::{NO_ROW, RowList};
 pub use sampling::{MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling};
+pub(crate) use search::{FOUND_WORDS, RUN_WORDS};
+pub use search::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use staging::Staging;
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};

@@ -1,6 +1,56 @@
 //! Rows from buffer to buffer: what models do between products without a look at the values.
 
-use super::{Buffer, Exec};
+use super::{Buffer, Exec, Tokens};
+
+/// The row number that stands for none, in lists that ops write.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Row numbers that an op takes.
+#[derive(Clone, Copy)]
+pub enum RowList<'a> {
+    /// The host's.
+    Host(&'a [usize]),
+    /// The first so many that an op on a device has written, which are rows there, no row twice among those that are
+    /// written to, and may be [`NO_ROW`]: then nothing is done.
+    Device(&'a Tokens, usize),
+}
+
+impl<'a, T: AsRef<[usize]> + ?Sized> From<&'a T> for RowList<'a> {
+    fn from(rows: &'a T) -> Self {
+        Self::Host(rows.as_ref())
+    }
+}
+
+impl<'a> RowList<'a> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Host(rows) => rows.len(),
+            Self::Device(_, count) => *count,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether all that the host knows are below `rows`.
+    pub(super) fn below(&self, rows: usize) -> bool {
+        match self {
+            Self::Host(list) => list.iter().all(|&r| r < rows),
+            Self::Device(list, count) => *count <= list.slots() * list.cols(),
+        }
+    }
+
+    /// The host's.
+    pub(super) fn host(&self) -> &'a [usize] {
+        match self {
+            Self::Host(rows) => rows,
+            Self::Device(..) => panic!("row numbers on a device are taken by that device's executor"),
+        }
+    }
+}
 
 impl Exec {
     /// Copies rows `first..first + rows` of `from` to the first rows of `to`; both have the same columns.
@@ -14,26 +64,33 @@ impl Exec {
     }
 
     /// Row `r` of `to` becomes the values of row `rows[r]` of `from` from column `column` on.
-    pub fn gather_rows(&mut self, from: &Buffer, rows: &[usize], column: usize, to: &mut Buffer) {
-        let cols = to.cols;
+    pub fn gather_rows<'a>(
+        &mut self,
+        from: &Buffer,
+        rows: impl Into<RowList<'a>>,
+        column: usize,
+        to: &mut Buffer,
+    ) {
+        let (rows, cols) = (rows.into(), to.cols);
         assert!(column + cols <= from.cols && rows.len() <= to.rows, "rows fit");
-        assert!(rows.iter().all(|&r| r < from.rows), "rows of the source");
+        assert!(rows.below(from.rows), "rows of the source");
         if let Some(cuda) = &mut self.cuda {
             return cuda.gather_rows(from, rows, column, to);
         }
-        for (r, &row) in rows.iter().enumerate() {
+        for (r, &row) in rows.host().iter().enumerate() {
             to.row_mut(r).copy_from_slice(&from.row(row)[column..column + cols]);
         }
     }
 
     /// Row `rows[r]` of `to` becomes row `r` of `from`; no row of `to` is named twice.
-    pub fn scatter_rows(&mut self, from: &Buffer, rows: &[usize], to: &mut Buffer) {
+    pub fn scatter_rows<'a>(&mut self, from: &Buffer, rows: impl Into<RowList<'a>>, to: &mut Buffer) {
+        let rows = rows.into();
         assert!(from.cols == to.cols && rows.len() <= from.rows, "rows fit");
-        assert!(rows.iter().all(|&r| r < to.rows), "rows of the target");
+        assert!(rows.below(to.rows), "rows of the target");
         if let Some(cuda) = &mut self.cuda {
             return cuda.scatter_rows(from, rows, to);
         }
-        for (r, &row) in rows.iter().enumerate() {
+        for (r, &row) in rows.host().iter().enumerate() {
             to.row_mut(row).copy_from_slice(from.row(r));
         }
     }

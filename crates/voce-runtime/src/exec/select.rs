@@ -143,10 +143,6 @@ impl Exec {
         out: &mut [Choice],
         seconds: &mut [u32],
     ) {
-        let choice = |s: &RowStats, n: usize| {
-            let sure = if s.max.is_finite() { confidence.with_sums(s, n) } else { 0.0 };
-            Choice { index: s.index as u32, logit: s.max, log_sum: log_sum(s), confidence: sure }
-        };
         if let Some(cuda) = &mut self.cuda {
             fits(logits, rows, &cols, out.len(), 1);
             if !more.is_empty() {
@@ -154,7 +150,7 @@ impl Exec {
             }
             let selected = cuda.select(logits, rows, [&cols, &more], confidence.alpha(), 0);
             for (r, c) in out[..rows].iter_mut().enumerate() {
-                *c = choice(&selected.stats(r), cols.len());
+                *c = choice_of(&selected.stats(r), cols.len(), confidence);
             }
             if !more.is_empty() {
                 seconds[..rows].iter_mut().enumerate().for_each(|(r, s)| *s = selected.tail(r, 1)[0]);
@@ -164,7 +160,7 @@ impl Exec {
         self.each_row(logits, rows, &cols, out, 1, |kn, _, x, n, out| {
             // SAFETY: `n` values of a row.
             let s = unsafe { (kn.row_stats)(x, n, confidence.alpha()) };
-            out[0] = choice(&s, n);
+            out[0] = choice_of(&s, n, confidence);
         });
         if !more.is_empty() {
             self.argmax(logits, rows, more, seconds);
@@ -260,6 +256,12 @@ impl Exec {
         }
         self.pool.run(|id| run(share(rows, 1, id, threads)));
     }
+}
+
+/// The choice that a row's sums mean.
+pub(super) fn choice_of(s: &RowStats, classes: usize, confidence: Confidence) -> Choice {
+    let sure = if s.max.is_finite() { confidence.with_sums(s, classes) } else { 0.0 };
+    Choice { index: s.index as u32, logit: s.max, log_sum: log_sum(s), confidence: sure }
 }
 
 /// Logarithm of the sum of a row's exponentials; 0 where the row has no finite best.

@@ -37,6 +37,8 @@ extern __shared__ __align__(128) unsigned char voce_shared[];
 #endif
 
 #define FULL 0xffffffffu
+// Stands for no row in lists of rows.
+#define NO_ROW 0xffffffffu
 #define INF __uint_as_float(0x7f800000u)
 
 template <class T> DEV T* at(u64 address) { return reinterpret_cast<T*>(address); }

@@ -77,9 +77,11 @@ struct LstmCellArgs {
 KERNEL(lstm_cell, LstmCellArgs, 256) {
     const Tile t = tile_of(a.lanes, a.hidden);
     if (t.row >= a.rows) return;
+    const u32 from = at<const u32>(a.from)[t.row], to = at<const u32>(a.to)[t.row];
+    if (from == NO_ROW || to == NO_ROW) return;
     const float* gates = at<const float>(a.gates) + (u64)t.row * (4 * a.hidden);
-    const float* past = at<const float>(a.state) + (u64)at<const u32>(a.from)[t.row] * a.stride + a.hidden;
-    float* out = at<float>(a.state) + (u64)at<const u32>(a.to)[t.row] * a.stride;
+    const float* past = at<const float>(a.state) + (u64)from * a.stride + a.hidden;
+    float* out = at<float>(a.state) + (u64)to * a.stride;
     for (u32 i = t.begin; i < t.end; i += a.lanes) {
         const float in = sigmoid(gates[i]), forget = sigmoid(gates[a.hidden + i]);
         const float cell = tanhf(gates[2 * a.hidden + i]), open = sigmoid(gates[3 * a.hidden + i]);
@@ -97,8 +99,10 @@ struct AddReluArgs {
 KERNEL(add_relu, AddReluArgs, 256) {
     const Tile t = tile_of(a.lanes, a.n);
     if (t.row >= a.rows) return;
-    const float* x = at<const float>(a.a) + (u64)at<const u32>(a.a_rows)[t.row] * a.n;
-    const float* y = at<const float>(a.b) + (u64)at<const u32>(a.b_rows)[t.row] * a.n;
+    const u32 left = at<const u32>(a.a_rows)[t.row], right = at<const u32>(a.b_rows)[t.row];
+    if (left == NO_ROW || right == NO_ROW) return;
+    const float* x = at<const float>(a.a) + (u64)left * a.n;
+    const float* y = at<const float>(a.b) + (u64)right * a.n;
     float* out = at<float>(a.out) + (u64)t.row * a.n;
     for (u32 i = t.begin; i < t.end; i += a.lanes) out[i] = fmaxf(x[i] + y[i], 0.0f);
 }

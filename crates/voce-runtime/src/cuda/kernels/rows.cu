@@ -12,6 +12,7 @@ KERNEL(copy_rows, CopyRowsArgs, 256) {
         const u32 row = (u32)(i / a.cols), col = (u32)(i % a.cols);
         const u64 from = a.from_rows ? at<const u32>(a.from_rows)[row] : row;
         const u64 to = a.to_rows ? at<const u32>(a.to_rows)[row] : row;
+        if (from == NO_ROW || to == NO_ROW) continue;
         at<float>(a.to)[to * a.to_stride + col] = at<const float>(a.from)[from * a.from_stride + col];
     }
 }

@@ -43,9 +43,10 @@ template <bool LIMIT> DEV Best own_best(const float* x, u32 n, const Best& last)
     return best;
 }
 
-// `more` are `m` further columns of the same rows, and `tail` is where what is wanted of them goes.
+// `more` are `m` further columns of the same rows, and `tail` is where what is wanted of them goes. With a list of rows, those
+// that it calls NO_ROW are left out.
 struct SelectArgs {
-    u64 x, more, stats, top, tail;
+    u64 x, more, stats, top, tail, rows;
     u32 stride, n, k, m;
     float alpha;
     u32 pad;
@@ -96,6 +97,7 @@ KERNEL(choose, SelectArgs, 256) {
 KERNEL(top_k, SelectArgs, 256) {
     __shared__ Best winners[33];
     __shared__ float scratch[33];
+    if (a.rows && at<const u32>(a.rows)[blockIdx.x] == NO_ROW) return;
     const float* x = at<const float>(a.x) + (u64)blockIdx.x * a.stride;
     Best own = own_best<false>(x, a.n, {});
     Best winner = block_best(own, winners);
