@@ -6,8 +6,8 @@ mod company;
 mod decoders;
 
 use decoders::{Kind, Model};
-use voce_models::transducer::{Hypothesis, RepeatGuard, Search, SearchOptions, SearchState};
-use voce_runtime::{Buffer, Span};
+use voce_models::transducer::{Hypothesis, MAX_BEAM, RepeatGuard, Search, SearchOptions, SearchState};
+use voce_runtime::{Buffer, Exec, Span};
 
 #[test]
 fn company_changes_nothing_on_a_device() {
@@ -21,22 +21,26 @@ fn company_changes_nothing_on_a_device() {
     }
 }
 
-/// Nothing is repeated so often, but the host decides where there is a guard.
-const GUARD: Option<RepeatGuard> = Some(RepeatGuard { cycle: 1, repeats: 1000 });
-const STREAMS: usize = 9;
+/// How many streams there are, and how long their last step is: up to so many frames.
+type Size = (usize, usize);
 
 /// What streams find whose frames come in cuts of many sizes, none among them; `options` are stream i's.
-fn readings(model: &Model, options: impl Fn(usize) -> SearchOptions) -> Vec<Vec<Hypothesis>> {
-    let mut exec = backend::exec(1);
+fn readings(
+    exec: &mut Exec,
+    model: &Model,
+    (streams, longest): Size,
+    options: impl Fn(usize) -> SearchOptions,
+) -> Vec<Vec<Hypothesis>> {
     let mut search = Search::new(&model.decoder, 2);
     let width = model.decoder.frame_width();
-    let frames: Vec<Buffer> = (0..STREAMS).map(|i| model.frames(7 + i as u64, 100)).collect();
+    let mut frames: Vec<Buffer> = (0..streams).map(|i| model.frames(7 + i as u64, 70)).collect();
+    // Logits without a number.
+    frames[1].row_mut(4).fill(f32::INFINITY);
     let mut states: Vec<SearchState> =
-        (0..STREAMS).map(|i| SearchState::new(&model.decoder, &options(i)).unwrap()).collect();
+        (0..streams).map(|i| SearchState::new(&model.decoder, &options(i)).unwrap()).collect();
     for step in 0..4 {
-        // The last step is longer than what a device does before it tells.
-        let rows = |i: usize| if step < 3 { (5 * i + 3 * step) % 11 } else { 7 * i % 40 };
-        let spans: Vec<Span> = (0..STREAMS).map(|i| Span { slot: 0, rows: rows(i) }).collect();
+        let rows = |i: usize| if step < 3 { (5 * i + 3 * step) % 11 } else { longest - i % (longest + 1) };
+        let spans: Vec<Span> = (0..streams).map(|i| Span { slot: 0, rows: rows(i) }).collect();
         let mut part = Buffer::new(spans.iter().map(|s| s.rows).sum(), width);
         let mut to = 0;
         for (i, state) in states.iter_mut().enumerate() {
@@ -45,24 +49,32 @@ fn readings(model: &Model, options: impl Fn(usize) -> SearchOptions) -> Vec<Vec<
                 to += 1;
             }
             if i % 5 == step {
-                let saved = search.save(&mut exec, state);
+                let saved = search.save(exec, state);
                 *state = SearchState::from_bytes(&saved, &model.decoder, &options(i)).unwrap();
             }
         }
-        search.step(&mut exec, &model.decoder, &mut part, &spans, &mut states);
+        search.step(exec, &model.decoder, &mut part, &spans, &mut states);
     }
-    search.flush(&mut exec, &model.decoder, &mut states);
+    search.flush(exec, &model.decoder, &mut states);
     exec.status().unwrap();
     states.iter().map(SearchState::finish).collect()
 }
 
-/// Compares what a device decided (of every other stream, or of all) with what the host did.
-fn agree(model: &Model, options: impl Fn(usize) -> SearchOptions) {
-    let guarded = |i| SearchOptions { repeat_guard: GUARD, ..options(i) };
-    let want = readings(model, guarded);
-    assert!(want.iter().filter(|w| w[0].tokens.len() > 3).count() > STREAMS / 2, "too little to find");
-    let mixed = readings(model, |i| if i % 2 == 0 { guarded(i) } else { options(i) });
-    for got in [readings(model, &options), mixed] {
+/// Compares what a device decided with what a CPU finds: of all streams, and of some beside others that the host decides.
+fn agree(kind: Kind, seed: u64, size: Size, options: impl Fn(usize) -> SearchOptions) {
+    let want = readings(&mut Exec::new(1).unwrap(), &Model::on_cpu(kind, seed), size, &options);
+    let found = want.iter().map(|w| w[0].tokens.len()).sum::<usize>();
+    assert!(found > 3 * size.0, "too little to find");
+    let model = Model::new(kind, seed);
+    // A device's guard takes no cycles as long as this.
+    let guard = Some(RepeatGuard { cycle: 20, repeats: 1000 });
+    let mixed = |i: usize| {
+        let o = options(i);
+        let repeat_guard = if i % 2 == 1 && o.repeat_guard.is_none() { guard } else { o.repeat_guard };
+        SearchOptions { repeat_guard, ..o }
+    };
+    let mut exec = backend::exec(1);
+    for got in [readings(&mut exec, &model, size, &options), readings(&mut exec, &model, size, mixed)] {
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             assert_eq!(got.len(), want.len(), "stream {i}");
             for (got, want) in got.iter().zip(want) {
@@ -81,25 +93,36 @@ fn agree(model: &Model, options: impl Fn(usize) -> SearchOptions) {
 }
 
 #[test]
-fn greedy_searches_are_decided_as_by_the_host() {
+fn greedy_searches_are_decided_as_by_a_cpu() {
     backend::on_device();
     for kind in [Kind::Rnnt, Kind::Tdt] {
-        let model = Model::new(kind, 5);
-        let symbols = [None, Some(1), None, Some(2)];
-        agree(&model, |i| SearchOptions { max_symbols: symbols[i % 4], ..SearchOptions::default() });
+        // The longest is more than what a device does before it tells.
+        agree(kind, 5, (7, 30), |i| SearchOptions {
+            max_symbols: [None, Some(1), None, Some(2)][i % 4],
+            repeat_guard: (i % 3 == 0).then_some(RepeatGuard { cycle: 2, repeats: 1 + i % 2 }),
+            ..SearchOptions::default()
+        });
     }
 }
 
 #[test]
-fn beams_are_searched_as_by_the_host() {
+fn beams_are_searched_as_by_a_cpu() {
     backend::on_device();
     for kind in [Kind::Rnnt, Kind::Tdt] {
-        let model = Model::new(kind, 5);
-        agree(&model, |i| SearchOptions {
+        agree(kind, 5, (7, 18), |i| SearchOptions {
             max_symbols: [None, Some(1), Some(3)][i % 3],
             max_gap: [None, Some(6.0)][i / 2 % 2],
             sync_chunks: i % 4 == 3,
+            repeat_guard: (i % 3 == 2).then_some(RepeatGuard { cycle: 2, repeats: 2 }),
             ..SearchOptions::with_beam([4, 2, 3, 5][i % 4])
         });
+    }
+}
+
+#[test]
+fn the_widest_beam_fits() {
+    backend::on_device();
+    for kind in [Kind::Rnnt, Kind::Tdt] {
+        agree(kind, 5, (2, 1), |_| SearchOptions::with_beam(MAX_BEAM));
     }
 }

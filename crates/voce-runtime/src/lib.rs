@@ -29,7 +29,7 @@ pub use exec::{
     EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
     Sampling, Table, Tokens,
 };
-pub use exec::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD};
+pub use exec::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD, MAX_CYCLE, Repeats};
 pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

@@ -490,9 +490,35 @@ impl ModelThread {
 
     /// Tells what was heard, and ends parts that are over.
     fn settle(&mut self, r: &mut Running) {
+        self.end_beams(r);
         for k in 0..r.spans.len() {
             let i = r.spans[k].slot;
             self.alone(r, i, |this, r| this.settle_one(r, i));
+        }
+    }
+
+    /// Lets the beams of all parts that are over come to their end together; [`Slot::conclude`] finds them there.
+    fn end_beams(&mut self, r: &mut Running) {
+        let offline = self.model.encoder.is_offline();
+        r.pieces.clear();
+        for span in &r.spans {
+            let Some(slot) = &mut r.slots[span.slot] else { continue };
+            if slot.beam
+                && (offline || slot.planned.closes)
+                && let Some(search) = slot.search.take()
+            {
+                r.pieces.push(Span { slot: span.slot, rows: 0 });
+                r.searches.push(search);
+            }
+        }
+        if r.pieces.is_empty() {
+            return;
+        }
+        r.search.flush(&mut self.exec, &self.model.decoder, &mut r.searches);
+        for (piece, search) in r.pieces.iter().zip(r.searches.drain(..)) {
+            if let Some(slot) = &mut r.slots[piece.slot] {
+                slot.search = Some(search);
+            }
         }
     }
 

@@ -241,8 +241,12 @@ impl Search {
             return false;
         }
         grow(exec, &mut self.frames, self.frame_bank.total());
-        exec.set_rows(&mut self.frames, saved_to, saved);
-        exec.copy_rows(frames, from, &mut self.frames, to);
+        if !saved_to.is_empty() {
+            exec.set_rows(&mut self.frames, saved_to, saved);
+        }
+        if !from.is_empty() {
+            exec.copy_rows(frames, from, &mut self.frames, to);
+        }
         [saved_to, from, to].into_iter().for_each(Vec::clear);
         saved.clear();
         self.settle_lanes(exec, t);

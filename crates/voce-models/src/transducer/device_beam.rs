@@ -11,16 +11,19 @@ use super::search::{Search, padded};
 use super::state::{Beam, Kind, SearchState};
 use super::{MAX_BEAM, Method, SearchOptions, Token};
 
-/// Rows of a look, unless one stream has more.
-const ROWS: usize = 32_768;
+/// Logits of a look, unless one stream has more.
+const LOGITS: usize = 32 << 20;
 /// Looks until the host is told, at most.
 const LOOKS: usize = 16;
 
 const _: () = assert!(LANES == BEAM_LANES && MAX_BEAM <= MAX_WIDTH);
 
-/// Whether nothing but logits has a say.
+/// Rows of a look below which the host decides: predictors then run for new labels alone.
+const FEW_ROWS: usize = 16;
+
+/// Whether nothing but labels has a say.
 fn is_plain(options: &SearchOptions) -> bool {
-    options.method == Method::Malsd && !options.fuses() && options.repeat_guard.is_none()
+    options.method == Method::Malsd && !options.fuses() && options.guard_on_device().is_some()
 }
 
 fn number(x: usize) -> u32 {
@@ -48,8 +51,8 @@ impl Search {
                 widest = widest.max(options.beam);
             }
         }
-        while !searching.is_empty() {
-            for part in searching.chunks((ROWS / widest).max(1)) {
+        while searching.len() * widest >= FEW_ROWS {
+            for part in searching.chunks((LOGITS / t.joint.classes() / widest).max(1)) {
                 self.take_on_device(exec, t, states, s, part, widest);
             }
             let lost = exec.status().is_err();
@@ -86,8 +89,9 @@ impl Search {
         self.beams.clear(padded(exec, part.len()), width, looks);
         for (place, &i) in part.iter().enumerate() {
             let run = &s.runs[i];
-            let SearchState { options, kind, .. } = states[run.index].as_mut();
+            let SearchState { options, stable, kind, .. } = states[run.index].as_mut();
             let Kind::Beam(beam) = kind else { continue };
+            let (cycle, repeats) = options.guard_on_device().unwrap_or_default();
             let given = BeamRun {
                 row: number(run.row),
                 lane: number(run.lane),
@@ -98,9 +102,15 @@ impl Search {
                 base: number(beam.tree.nodes.len()),
                 round: s.round as u32,
                 gap: options.max_gap.unwrap_or(f32::INFINITY),
+                cycle,
+                repeats,
             };
+            let hyps = beam.hyps.iter().map(|h| {
+                let past = options.past(beam.tree.up(h.node).chain(stable.iter().rev()));
+                BeamHyp { past, ..h.for_device(run.frame) }
+            });
             let held = beam.held.iter().map(|h| h.for_device());
-            self.beams.set(place, &given, beam.hyps.iter().map(|h| h.for_device(run.frame)), held);
+            self.beams.set(place, &given, hyps, held);
         }
         s.round += looks;
         exec.beams_begin(&s.frames, &s.lanes, &mut self.beams);
@@ -176,6 +186,7 @@ impl Hyp {
             time: number(self.time - begins),
             symbols: number(self.symbols),
             lane: number(self.lane),
+            ..BeamHyp::default()
         }
     }
 }

@@ -9,8 +9,8 @@ use super::greedy::GreedyScratch;
 use super::search::{Search, padded};
 use super::state::{Kind, SearchState};
 
-/// Rows of a look, unless there are more streams.
-const ROWS: usize = 8192;
+/// Logits of a look, unless there are more streams: rows cost less than looks.
+const LOGITS: usize = 32 << 20;
 /// Looks until the host is told, at most.
 const LOOKS: usize = 16;
 /// Frames in which speech has about one label.
@@ -29,7 +29,7 @@ impl Search {
         s.searching.clear();
         s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].plain && s.runs[i].at < s.runs[i].rows));
         while !s.searching.is_empty() {
-            self.look_on_device(exec, t, frames, s);
+            self.look_on_device(exec, t, frames, states, s);
             if exec.status().is_err() {
                 // Nothing more is found, and whoever asks for the status ends the streams.
                 s.searching.iter().for_each(|&i| s.runs[i].at = s.runs[i].rows);
@@ -62,23 +62,37 @@ impl Search {
     }
 
     /// Some looks of all searching streams. What the last one found is yet to be fed to the predictors.
-    fn look_on_device(&mut self, exec: &mut Exec, t: &Transducer, frames: &Buffer, s: &GreedyScratch) {
+    fn look_on_device<S: AsMut<SearchState>>(
+        &mut self,
+        exec: &mut Exec,
+        t: &Transducer,
+        frames: &Buffer,
+        states: &mut [S],
+        s: &GreedyScratch,
+    ) {
         let searching = s.searching.iter().map(|&i| &s.runs[i]);
         let left = searching.clone().map(|run| run.rows - run.at).max().unwrap_or(1);
         let streams = padded(exec, s.searching.len());
-        let ahead = left.min(ROWS / streams).clamp(1, MAX_AHEAD);
+        let ahead = left.min(LOGITS / t.joint.classes() / streams).clamp(1, MAX_AHEAD);
         // Every label and every stretch of blanks is a look; one that nobody needs costs as much as asking the host.
         let looks = (left.div_ceil(ahead) + left / FRAMES_PER_LABEL).min(LOOKS);
         let mut runs: Vec<GreedyRun> = searching
-            .map(|run| GreedyRun {
-                first: run.first as u32,
-                rows: run.rows as u32,
-                at: run.at as u32,
-                symbols: run.symbols as u32,
-                max_symbols: u32::try_from(run.max_symbols).unwrap_or(u32::MAX),
-                lane: run.lane as u32,
-                found: 0,
-                moved: 0,
+            .map(|run| {
+                let SearchState { options, stable, .. } = states[run.index].as_mut();
+                let (cycle, repeats) = options.guard_on_device().unwrap_or_default();
+                GreedyRun {
+                    first: run.first as u32,
+                    rows: run.rows as u32,
+                    at: run.at as u32,
+                    symbols: run.symbols as u32,
+                    max_symbols: u32::try_from(run.max_symbols).unwrap_or(u32::MAX),
+                    lane: run.lane as u32,
+                    found: 0,
+                    moved: 0,
+                    cycle,
+                    repeats,
+                    past: options.past(stable.iter().rev()),
+                }
             })
             .collect();
         runs.resize(streams, GreedyRun::default());

@@ -119,7 +119,7 @@ impl Search {
                 let o = &state.options;
                 let wants_logits = o.fuses() || o.confidence != Confidence::MaxProb;
                 s.wants_logits |= wants_logits;
-                let plain = !wants_logits && o.repeat_guard.is_none();
+                let plain = !wants_logits && o.guard_on_device().is_some();
                 self.lodge(t, &mut g.place, 1);
                 let lane = g.place.lanes(&self.bank)[0];
                 let max_symbols = o.max_symbols.unwrap_or(t.max_symbols);

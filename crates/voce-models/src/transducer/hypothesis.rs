@@ -38,7 +38,7 @@ impl Tree {
     }
 
     /// The labels from a leaf to the root.
-    pub(super) fn up(&self, leaf: u32) -> impl Iterator<Item = &Token> {
+    pub(super) fn up(&self, leaf: u32) -> impl Iterator<Item = &Token> + Clone {
         let mut at = leaf;
         std::iter::from_fn(move || {
             let node = self.nodes.get(at as usize)?;

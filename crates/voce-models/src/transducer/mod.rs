@@ -23,6 +23,7 @@ mod modified_beam;
 mod ngram;
 mod options;
 mod prune;
+mod repeats;
 mod search;
 mod snapshot;
 mod state;

@@ -12,7 +12,7 @@ use voce_models::fastconformer::{
 use voce_models::transducer::{Decoder, Hypothesis, Ngram, Search, SearchOptions, SearchState, Token};
 use voce_nn::weights::{RandomWeights, Tensor};
 use voce_nn::{Formats, Loader, Precision, WeightError, Weights};
-use voce_runtime::{AddReluOp, Buffer, Exec, Span};
+use voce_runtime::{AddReluOp, Buffer, Exec, Isa, Span};
 
 pub const VOCAB: usize = 9;
 const DIM: usize = 12;
@@ -88,15 +88,26 @@ pub fn config(kind: Kind, durations: &[usize]) -> FastConformerConfig {
     }
 }
 
+fn weights(seed: u64) -> Arc<dyn Weights> {
+    Arc::new(Loud(RandomWeights::new(seed, |name| name.ends_with("bias") || name.contains("bias_"))))
+}
+
 impl Model {
     pub fn new(kind: Kind, seed: u64) -> Self {
         Self::with_durations(kind, seed, &[0, 1, 2, 3, 4])
     }
 
     pub fn with_durations(kind: Kind, seed: u64, durations: &[usize]) -> Self {
-        let source = Loud(RandomWeights::new(seed, |name| name.ends_with("bias") || name.contains("bias_")));
-        let loader = backend::loader(Arc::new(source));
-        let formats = backend::formats(Precision::F32);
+        Self::made(kind, durations, backend::loader(weights(seed)), backend::formats(Precision::F32))
+    }
+
+    /// The same on the CPU, whatever the tests run on.
+    pub fn on_cpu(kind: Kind, seed: u64) -> Self {
+        let formats = Formats::new(Precision::F32, Isa::from_env().unwrap());
+        Self::made(kind, &[0, 1, 2, 3, 4], Loader::new(weights(seed)), formats)
+    }
+
+    fn made(kind: Kind, durations: &[usize], loader: Loader, formats: Formats) -> Self {
         let config = config(kind, durations);
         let decoder = Decoder::load(&loader, &config, formats).unwrap();
         Self { decoder, kind, loader, config, formats }

@@ -1,6 +1,7 @@
 //! Beam search of transducers on a device: after a look of the joint the hypotheses of every stream go on where it was
 //! computed, so that several looks follow each other without the host.
 
+use super::search::{MAX_CYCLE, Repeats};
 use super::{Buffer, Exec, NO_ROW, RowList, Tokens};
 use crate::cuda::Memory;
 
@@ -10,8 +11,9 @@ pub const MAX_WIDTH: usize = 32;
 pub const BEAM_LANES: usize = 4;
 
 /// Words of a run, a hypothesis, a lane and a node: as in `beams.cu`.
-const RUN: usize = 12;
+const RUN: usize = 14;
 const HYP: usize = 10;
+const PAST: usize = 2 * MAX_CYCLE;
 const HELD: usize = 4;
 pub(crate) const NODE_WORDS: usize = 5;
 
@@ -36,6 +38,10 @@ pub struct BeamRun {
     pub round: u32,
     /// Drops hypotheses whose score is so far below the best.
     pub gap: f32,
+    /// The longest cycle of labels that is guarded against, up to [`MAX_CYCLE`].
+    pub cycle: u32,
+    /// Rounds of it that are let through.
+    pub repeats: u32,
 }
 
 /// A hypothesis: see the search that has them.
@@ -55,6 +61,8 @@ pub struct BeamHyp {
     pub symbols: u32,
     /// Which of the stream's lanes is its predictor's.
     pub lane: u32,
+    /// Its labels, for the guard; they stay on the device.
+    pub past: Repeats,
 }
 
 /// What a lane holds: the predictor's state after labels of this hash and number, and when it was last of use.
@@ -89,7 +97,7 @@ pub struct Beams {
     /// Hypotheses of a stream, and looks, that there is room for.
     pub(crate) width: usize,
     pub(crate) looks: usize,
-    /// Runs of all streams, then their hypotheses, what their lanes hold, and the nodes that were made.
+    /// Runs of all streams, then their hypotheses, their pasts, what their lanes hold, and the nodes that were made.
     pub(crate) words: Vec<u32>,
     pub(crate) memory: Option<Memory>,
     /// Rows of frames and of lanes that runs refer to.
@@ -142,15 +150,20 @@ impl Beams {
         held: impl Iterator<Item = BeamHeld>,
     ) {
         assert!(stream < self.streams && run.beam as usize <= self.width && hyps.len() <= run.beam as usize);
-        let BeamRun { row, lane, end, last, beam, max_symbols, base, round, gap } = *run;
+        let BeamRun { row, lane, end, last, beam, max_symbols, base, round, gap, cycle, repeats } = *run;
+        assert!(cycle as usize <= MAX_CYCLE, "cycles of up to {MAX_CYCLE} labels");
         let count = hyps.len() as u32;
-        let words =
-            [row, lane, end, u32::from(last), beam, max_symbols, count, 0, base, round, gap.to_bits(), 0];
+        let (last, gap) = (u32::from(last), gap.to_bits());
+        let words = [row, lane, end, last, beam, max_symbols, count, 0, base, round, gap, cycle, repeats, 0];
         self.words[stream * RUN..][..RUN].copy_from_slice(&words);
-        let at = self.hyps_at(stream);
-        for (to, h) in self.words[at..][..HYP * self.width].chunks_exact_mut(HYP).zip(hyps) {
+        let (at, past) = (self.hyps_at(stream), self.past_at(stream));
+        for (i, h) in hyps.enumerate() {
             let ([a, b], [c, d]) = (halves(h.score.to_bits()), halves(h.hash));
-            to.copy_from_slice(&[a, b, c, d, h.node, h.len, h.time, h.symbols, h.lane, 0]);
+            let words = [a, b, c, d, h.node, h.len, h.time, h.symbols, h.lane, 0];
+            self.words[at + i * HYP..][..HYP].copy_from_slice(&words);
+            let to = &mut self.words[past + i * PAST..][..PAST];
+            to[..MAX_CYCLE].copy_from_slice(&h.past.labels);
+            to[MAX_CYCLE..].copy_from_slice(&h.past.counts);
         }
         let at = self.held_at(stream);
         for (to, h) in self.words[at..][..HELD * BEAM_LANES * self.width].chunks_exact_mut(HELD).zip(held) {
@@ -163,8 +176,12 @@ impl Beams {
         self.streams * RUN + stream * self.width * HYP
     }
 
+    pub(crate) fn past_at(&self, stream: usize) -> usize {
+        self.hyps_at(self.streams) + stream * self.width * PAST
+    }
+
     pub(crate) fn held_at(&self, stream: usize) -> usize {
-        self.hyps_at(self.streams) + stream * self.width * BEAM_LANES * HELD
+        self.past_at(self.streams) + stream * self.width * BEAM_LANES * HELD
     }
 
     pub(crate) fn nodes_at(&self) -> usize {
@@ -182,6 +199,7 @@ impl Beams {
             time: w[6],
             symbols: w[7],
             lane: w[8],
+            past: Repeats::default(),
         })
     }
 

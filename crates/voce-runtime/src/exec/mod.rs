@@ -42,7 +42,7 @@ pub use residual::ResidualOp;
 pub use rows::{NO_ROW, RowList};
 pub use sampling::{MAX_SAMPLED, SampleOp, SampleRow, SampledRows, Sampling};
 pub(crate) use search::{FOUND_WORDS, RUN_WORDS};
-pub use search::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD};
+pub use search::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD, MAX_CYCLE, Repeats};
 pub use select::{Candidate, Choice, Confidence, MAX_TOP_K};
 pub use staging::Staging;
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};

@@ -9,6 +9,25 @@ use crate::simd::select::RowStats;
 /// The most frames that a look takes of a stream.
 pub const MAX_AHEAD: usize = 8;
 
+/// The longest cycle that a device's guard against repetition looks for.
+pub const MAX_CYCLE: usize = 8;
+
+/// What a guard against repetition knows of the labels so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Repeats {
+    /// The last labels, the last first; `u32::MAX` where there are no more.
+    pub labels: [u32; MAX_CYCLE],
+    /// For cycles of 1 label, 2 labels and so on: how many of the last labels equal those a cycle before.
+    pub counts: [u32; MAX_CYCLE],
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self { labels: [u32::MAX; MAX_CYCLE], counts: [0; MAX_CYCLE] }
+    }
+}
+
 /// A stream of a greedy search, as kernels have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -29,6 +48,13 @@ pub struct GreedyRun {
     pub found: u32,
     /// Whether the last look found one, which its predictor has yet to be fed.
     pub moved: u32,
+    /// The longest cycle of labels that is guarded against, up to [`MAX_CYCLE`], and rounds of it that are let through;
+    /// another label of it counts as a blank.
+    pub cycle: u32,
+    /// Rounds that are let through.
+    pub repeats: u32,
+    /// The labels so far.
+    pub past: Repeats,
 }
 
 /// Words of a label as the kernel writes it.
@@ -79,12 +105,12 @@ impl GreedyRuns {
         [&self.labels, &self.moved].map(|list| RowList::Device(list, self.streams))
     }
 
-    /// Where a stream has come to, once fetched.
+    /// Where a stream has come to, once fetched; its past stays on the device.
     pub fn run(&self, stream: usize) -> GreedyRun {
         let w = &self.words[stream * RUN_WORDS..(stream + 1) * RUN_WORDS];
         let [first, rows, at, symbols, max_symbols, lane, found, moved] =
             [0, 1, 2, 3, 4, 5, 6, 7].map(|i| w[i]);
-        GreedyRun { first, rows, at, symbols, max_symbols, lane, found, moved }
+        GreedyRun { first, rows, at, symbols, max_symbols, lane, found, moved, ..GreedyRun::default() }
     }
 
     /// A label of a stream, once fetched: the choice, the row it was made at, and which duration goes with it.
@@ -113,6 +139,7 @@ impl Exec {
     /// Begins a search of streams by so many looks of `ahead` frames at most; the first one's rows are known then.
     pub fn greedy_begin(&mut self, runs: &[GreedyRun], looks: usize, ahead: usize, state: &mut GreedyRuns) {
         assert!((1..=MAX_AHEAD).contains(&ahead), "a look takes 1 to {MAX_AHEAD} frames");
+        assert!(runs.iter().all(|r| r.cycle as usize <= MAX_CYCLE), "cycles of up to {MAX_CYCLE} labels");
         let rows = runs.len() * ahead;
         (state.streams, state.looks) = (runs.len(), looks);
         for (list, rows) in [

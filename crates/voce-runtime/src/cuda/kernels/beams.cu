@@ -14,7 +14,7 @@
 struct BeamRun {
     u32 row, lane, end, last, beam, max_symbols, count, made, base, round;
     float gap;
-    u32 pad;
+    u32 cycle, repeats, pad;
 };
 struct BeamHyp {
     double score;
@@ -32,7 +32,7 @@ struct BeamNode {
 
 struct BeamArgs {
     u64 top, stats, tail;
-    u64 runs, hyps, held, nodes;
+    u64 runs, hyps, past, held, nodes;
     u64 frame_rows, lane_rows, durations;
     u64 frames, lanes, labels, from, to;
     u32 streams, width, looks, blank, duration_count, pad;
@@ -171,9 +171,11 @@ DEV BeamHyp hyp_of_lane(const BeamHyp& h, int lane) {
     return got;
 }
 
-// The best ways as hypotheses, one per lane, with the same ones joined: how many there are. `next.pad` is the label.
-DEV u32 choose_ways(const BeamArgs& a, BeamRun& run, const BeamHyp& h, bool mine, BeamHyp& next) {
+// The best ways as hypotheses, one per lane, with the same ones joined: how many there are. `next.pad` is the label, and
+// `heard` gets the labels before it.
+DEV u32 choose_ways(const BeamArgs& a, BeamRun& run, const BeamHyp& h, bool mine, BeamHyp& next, Repeats* heard) {
     const u32 n = threadIdx.x;
+    const Repeats* past = at<const Repeats>(a.past) + (u64)blockIdx.x * a.width;
     const double never = -INF;
     BeamLook z = {};
     BeamWay way = {never, NO_LABEL, 0, 0, 0.0f};
@@ -212,8 +214,12 @@ DEV u32 choose_ways(const BeamArgs& a, BeamRun& run, const BeamHyp& h, bool mine
             now.time += duration;
             now.symbols = duration > 0 ? 0 : now.symbols + 1;
         }
+        const bool again = says && n < run.cycle && repeats_too_often(past[winner], label, n, run.repeats);
+        const bool refused = __ballot_sync(FULL, again) != 0;
         const u32 same = __ballot_sync(FULL, n < count && next.hash == now.hash && next.len == now.len && next.time == now.time);
-        if (same) {
+        if (refused) {
+            // A round too many: it is left out.
+        } else if (same) {
             if (n == (u32)__ffs((int)same) - 1) next.score = log_add(next.score, now.score);
         } else {
             if (says) {
@@ -222,6 +228,13 @@ DEV u32 choose_ways(const BeamArgs& a, BeamRun& run, const BeamHyp& h, bool mine
                 run.made++;
             }
             if (n == count) next = now;
+            if (n < MAX_CYCLE) {
+                if (says) repeat(past[winner], label, n, heard[count]);
+                else {
+                    heard[count].labels[n] = past[winner].labels[n];
+                    heard[count].counts[n] = past[winner].counts[n];
+                }
+            }
             count++;
         }
         if (n == (u32)winner) {
@@ -236,19 +249,20 @@ DEV u32 choose_ways(const BeamArgs& a, BeamRun& run, const BeamHyp& h, bool mine
         next.time++;
         next.symbols = 0;
         next.pad = NO_LABEL;
+        if (n == 0) heard[0] = past[0];
         count = 1;
     }
     return count;
 }
 
-// Drops hypotheses that are too far behind; those that stay move up.
-DEV u32 drop_stragglers(BeamHyp& next, u32 count) {
+// Drops hypotheses that are too far behind; those that stay move up. `source` is where each was.
+DEV u32 drop_stragglers(BeamHyp& next, u32 count, int& source) {
     const u32 n = threadIdx.x;
+    source = (int)n;
     const u32 front = ~warp_least(n < count ? ~next.time : NO_ROW);
     u32 stay = __ballot_sync(FULL, n < count && next.time + MAX_SPREAD >= front);
     const u32 left = __popc(stay);
     if (left == count) return count;
-    int source = 0;
     for (u32 i = 0; stay; i++) {
         if (i == n) source = __ffs((int)stay) - 1;
         stay &= stay - 1;
@@ -323,6 +337,7 @@ DEV void assign_lanes(const BeamArgs& a, const BeamRun& run, const BeamHyp& h, b
 KERNEL(beam_decide, BeamArgs, 32) {
     __shared__ BeamHeld held[MOST_LANES];
     __shared__ u32 taken[MOST_LANES];
+    __shared__ Repeats heard[32];
     const u32 n = threadIdx.x;
     const u64 row = (u64)blockIdx.x * a.width + n;
     BeamRun run = at<const BeamRun>(a.runs)[blockIdx.x];
@@ -336,11 +351,15 @@ KERNEL(beam_decide, BeamArgs, 32) {
     }
     run.round++;
     BeamHyp next = {};
-    u32 count = choose_ways(a, run, h, mine, next);
-    count = drop_stragglers(next, count);
+    u32 count = choose_ways(a, run, h, mine, next, heard);
+    int source;
+    count = drop_stragglers(next, count, source);
     assign_lanes(a, run, h, mine, next, count, held, taken);
     const bool stays = n < count;
-    if (stays) at<BeamHyp>(a.hyps)[row] = next;
+    if (stays) {
+        at<BeamHyp>(a.hyps)[row] = next;
+        at<Repeats>(a.past)[row] = heard[source];
+    }
     run.count = count;
     if (n == 0) at<BeamRun>(a.runs)[blockIdx.x] = run;
     const bool rests = beam_rests(run, stays, next.time);
