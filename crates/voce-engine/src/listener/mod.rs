@@ -14,6 +14,7 @@ mod request;
 mod sender;
 mod slot;
 mod snapshot;
+mod step_room;
 pub mod subtitles;
 mod utterance;
 mod windows;

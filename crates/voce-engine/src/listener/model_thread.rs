@@ -18,6 +18,7 @@ use super::inlet::{Inlet, Mark, SAMPLE_RATE};
 use super::lanes::Live;
 use super::outlet::Outlet;
 use super::slot::{NewStream, Plan, Planned, Slot};
+use super::step_room::StepRoom;
 use super::words::Speller;
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
@@ -111,6 +112,7 @@ struct Running {
     spans: Vec<FrameSpan>,
     /// Encoder frames that they make, or a few more.
     planned: usize,
+    step_room: StepRoom,
     parts: Vec<Part>,
     projected: Buffer,
     piece: Buffer,
@@ -156,6 +158,7 @@ impl ModelThread {
             mel: Buffer::new(1, model.bins),
             spans: Vec::with_capacity(self.slots),
             planned: 0,
+            step_room: StepRoom::default(),
             parts: Vec::with_capacity(self.slots),
             projected: Buffer::new(1, width),
             piece: Buffer::new(1, width),
@@ -287,6 +290,7 @@ impl ModelThread {
         self.pulse.begin(Stage::Lane(self.lane));
         self.faults.pass(FaultPoint::Step);
         let model = self.model.clone();
+        let held = self.exec.device().map_or(0, |d| d.used());
         let filling = Instant::now();
         self.exec.note(0);
         self.fill(r);
@@ -325,6 +329,7 @@ impl ModelThread {
             tracing::error!("the device has failed, and its streams end: {e}");
             return true;
         }
+        r.step_room.count(r.planned, held, self.exec.device().map_or(0, |d| d.used()));
         let spent = [encoding - filling, searching - encoding - (turned - asked), searching.elapsed()];
         let [front, encoder, search] = self.times(spent, turn.is_some());
         self.tracer.event("mel", filling, front, rows);
@@ -344,10 +349,11 @@ impl ModelThread {
         let (n, offline) = (r.slots.len(), model.encoder.is_offline());
         let factor = model.encoder.config().subsampling_factor;
         let live = r.slots.iter().flatten().count().max(1);
-        let most = match self.exec.device() {
+        let mut most = match self.exec.device() {
             Some(_) => DEVICE_STEP_FRAMES / self.live.len(),
             None => STEP_FRAMES,
         };
+        let mut larger = self.exec.device().cloned();
         let room = self.room.min(most / live);
         r.spans.clear();
         let (mut frames, mut did) = (0, false);
@@ -355,6 +361,12 @@ impl ModelThread {
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(planned) = self.plan(r, i, room, &mut did) else { continue };
             let more = planned.rows.div_ceil(factor);
+            // A step that is larger than any before it asks first what is free.
+            if frames + more > r.step_room.largest
+                && let Some(free) = larger.take().and_then(|d| d.memory().ok())
+            {
+                most = most.min(r.step_room.frames(free.0, self.live.len()));
+            }
             if frames > 0 && frames + more > most {
                 r.turn = i;
                 break;
