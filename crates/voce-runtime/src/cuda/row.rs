@@ -34,7 +34,7 @@ pub(crate) struct RowArgs {
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for RowArgs {}
 
-/// Rows that are a product of this file's kernels.
+/// The rows of a product.
 pub(super) struct FewRows {
     pub x: Address,
     pub stride: usize,
@@ -42,7 +42,7 @@ pub(super) struct FewRows {
 }
 
 impl Cuda {
-    /// Which kernels a product of few rows goes to, by whether its rows are long; none if to others.
+    /// Whether a product goes to the kernels of this file: few rows, not too long, with a norm that they know.
     pub(super) fn takes_rows(&self, w: &Matrix, norm: &NormArgs, from: &FewRows) -> bool {
         let pieces = w.k.div_ceil(PIECE);
         let most = match pieces.div_ceil(WARPS) {

@@ -42,7 +42,7 @@ impl Backoff {
 
 /// Every model's name and pulse; a model that is on several devices has several.
 fn pulses(state: &Inner) -> impl Iterator<Item = (&str, Arc<Pulse>)> {
-    let mouths = state.mouths.iter().filter_map(|m| m.pulse().map(|p| (m.id(), p)));
+    let mouths = state.mouths.iter().flat_map(|m| m.pulses().into_iter().map(|p| (m.id(), p)));
     mouths.chain(state.ears.iter().flat_map(|e| e.pulses().into_iter().map(|p| (e.id(), p))))
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn show(state: &AppState) {
     let limit = state.options.limits.stuck_step;
     let label = |id: &str| ModelLabel { model: id.to_owned() };
     for mouth in &state.mouths {
-        let ready = mouth.is_ready() && mouth.pulse().is_none_or(|p| !hangs(&p, limit));
+        let ready = mouth.is_ready() && mouth.pulses().iter().all(|p| !hangs(p, limit));
         metrics.model_ready.get_or_create(&label(mouth.id())).set(i64::from(ready));
     }
     for ear in &state.ears {

@@ -68,6 +68,49 @@ async fn held(faults: &Faults) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voice_at_two_places_loses_the_streams_of_one() {
+    let faults = Faults::default();
+    let setup = Setup { parts: 2, faults: faults.clone(), endless: true, ..Default::default() };
+    let server = setup.start().await;
+    let mut streams = Vec::new();
+    for seed in 0..2 {
+        let mut stream = server.open(server.json_request("/v1/audio/speech", &body(seed))).await;
+        stream.body_mut().frame().await.unwrap().unwrap();
+        streams.push(stream);
+    }
+    // The first of the two to come there dies; its next load waits.
+    faults.hold_at(FaultPoint::Stream);
+    faults.panic_at(FaultPoint::Step);
+    let mut whole = Vec::new();
+    for mut stream in streams {
+        // More than is on its way already: a stream that goes on gives as much as one likes.
+        let mut broken = false;
+        for _ in 0..2000 {
+            match stream.body_mut().frame().await {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => {
+                    broken = true;
+                    break;
+                }
+            }
+        }
+        if !broken {
+            whole.push(stream);
+        }
+    }
+    assert_eq!(whole.len(), 1, "a request went to each place, and one of them died");
+    held(&faults).await;
+    assert_eq!(server.get("/readyz").await.status, StatusCode::OK, "the other one is there");
+    faults.release();
+    while server.metric("voce_model_restarts_total{model=\"small\"}").await < 1.0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(whole[0].body_mut().frame().await.unwrap().is_ok());
+    let mut again = server.open(server.json_request("/v1/audio/speech", &body(7))).await;
+    again.body_mut().frame().await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_voice_that_dies_ends_its_streams_and_comes_back() {
     for (beside, point) in [(false, FaultPoint::Step), (false, FaultPoint::Codec), (true, FaultPoint::Codec)]
     {

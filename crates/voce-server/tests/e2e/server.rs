@@ -18,7 +18,7 @@ use voce_engine::speaker::Overlap;
 use voce_engine::store::{Patience, Settings, Store};
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
 use voce_server::ears::{EarOptions, Recogniser};
-use voce_server::mouth::MouthOptions;
+use voce_server::mouth::{MouthOptions, OpenSpeaker};
 use voce_server::{Models, Server, ServerOptions};
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) faults: Faults,
     /// The codec on a thread of its own.
     pub(crate) beside: bool,
+    /// Places that the voice is at.
+    pub(crate) parts: usize,
     /// Speech requests that may wait.
     pub(crate) queue: usize,
     pub(crate) hear: Option<Arc<dyn Recogniser>>,
@@ -56,6 +58,7 @@ impl Default for Setup {
             keep_warm: None,
             faults: Faults::default(),
             beside: false,
+            parts: 1,
             queue: 0,
             hear: None,
             hear_slots: 4,
@@ -100,7 +103,8 @@ impl Setup {
                 };
                 Speaker::open(&for_speaker, model("drifting").to_str().unwrap(), &options)
             };
-            let mut mouth = MouthOptions::new("small", Box::new(open));
+            let mut mouth = MouthOptions::new("small", Box::new(open.clone()));
+            mouth.open.extend((1..self.parts).map(|_| Box::new(open.clone()) as OpenSpeaker));
             mouth.slots = slots;
             mouth.keep_alive = self.keep_alive;
             mouth.queue = self.queue;

@@ -10,7 +10,7 @@ use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
 use voce_runtime::cuda::Device;
 use voce_server::Models;
 use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser, SpreadEars};
-use voce_server::mouth::MouthOptions;
+use voce_server::mouth::{MouthOptions, OpenSpeaker};
 
 use super::settings::{Settings, pairs, seconds};
 use crate::args::{ModelArgs, PrecisionArg};
@@ -85,22 +85,27 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     let keep_warm = keep_warm(settings)?;
     let keep_alive = settings.keep_alive.as_deref().map(seconds).transpose()?.filter(|d| !d.is_zero());
     let mut models = Models::default();
-    // A voice is on one device, and each on the next.
-    for (reference, device) in plan.speak.into_iter().zip(devices.iter().cycle()) {
-        let slots = settings.speak_slots.unwrap_or(default_slots(device.as_ref())).max(1);
-        let options = SpeakerOptions {
-            precision: precision(device.as_ref()),
-            threads,
-            slots,
-            overlap: Overlap::Auto,
-            device: device.clone(),
-            pin: settings.pin,
-            keep_warm,
-            ..SpeakerOptions::default()
-        };
-        let (store, opened) = (store.clone(), reference.clone());
-        let open = Box::new(move || Speaker::open(&store, &opened, &options));
+    let first = devices.iter().flatten().next();
+    for reference in plan.speak {
+        let slots = settings.speak_slots.unwrap_or(default_slots(first)).max(1);
+        // A voice is on all of them, with a share of the slots on each.
+        let mut opens = devices.iter().map(|device| {
+            let options = SpeakerOptions {
+                precision: precision(device.as_ref()),
+                threads,
+                slots: slots.div_ceil(devices.len()) + if devices.len() > 1 { SPARE } else { 0 },
+                overlap: Overlap::Auto,
+                device: device.clone(),
+                pin: settings.pin,
+                keep_warm,
+                ..SpeakerOptions::default()
+            };
+            let (store, opened) = (store.clone(), reference.clone());
+            Box::new(move || Speaker::open(&store, &opened, &options)) as OpenSpeaker
+        });
+        let open = opens.next().ok_or_else(|| Failure::usage("there is no device to run on"))?;
         let mut mouth = MouthOptions::new(name(&reference), open);
+        mouth.open.extend(opens);
         mouth.slots = slots;
         mouth.queue = queue;
         mouth.patience = patience;
@@ -110,7 +115,7 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         mouth.voice_aliases = pairs("voice-alias", &settings.voice_alias)?;
         models.mouths.push(mouth);
     }
-    let slots = settings.hear_slots.unwrap_or(default_slots(devices.iter().flatten().next())).max(1);
+    let slots = settings.hear_slots.unwrap_or(default_slots(first)).max(1);
     let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));

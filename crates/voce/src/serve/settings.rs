@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "precision")]
     pub(super) precision: Option<PrecisionArg>,
     /// Where models run: auto (the first NVIDIA GPU, if there is one), cpu, cuda or cuda:N; several share the slots of
-    /// each recogniser, and voices take turns [default: auto]
+    /// each model [default: auto]
     #[arg(long, value_name = "DEVICE", value_delimiter = ',', env = "VOCE_DEVICE")]
     #[serde(deserialize_with = "one_or_several")]
     pub(super) device: Vec<String>,

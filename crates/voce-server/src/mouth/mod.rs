@@ -1,9 +1,10 @@
-//! Voices: a loaded speaker with its slots, its voices and its way back when its thread dies.
+//! Voices: a loaded speaker, or one on each of several devices, with its slots, its voices and its way back when its thread dies.
 
-use std::collections::HashMap;
+mod part;
+
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::core::otlp::Field;
 use crate::core::query::short;
 use crate::core::telemetry::Telemetry;
 use crate::core::trace::{StreamEnd, StreamTrace};
-use crate::core::vigil::Backoff;
+use part::{Part, Place};
 
 /// Opens a speaker; called again when its model was unloaded or died.
 pub type OpenSpeaker = Box<dyn Fn() -> Result<Speaker, EngineError> + Send + Sync>;
@@ -31,8 +32,8 @@ pub type OpenSpeaker = Box<dyn Fn() -> Result<Speaker, EngineError> + Send + Syn
 pub struct MouthOptions {
     /// Its name on the wire.
     pub id: String,
-    /// Opens it.
-    pub open: OpenSpeaker,
+    /// Opens it, once for each device it is on; a request goes where the fewest are.
+    pub open: Vec<OpenSpeaker>,
     /// Requests at once.
     pub slots: usize,
     /// Requests that may wait for a slot, and how long.
@@ -56,7 +57,7 @@ impl MouthOptions {
     pub fn new(id: impl Into<String>, open: OpenSpeaker) -> Self {
         Self {
             id: id.into(),
-            open,
+            open: vec![open],
             slots: 8,
             queue: 0,
             patience: Duration::from_secs(10),
@@ -93,13 +94,8 @@ pub(crate) struct Mouth {
     metrics: Metrics,
     telemetry: Telemetry,
     gate: Gate,
-    held: RwLock<Option<Arc<Speaker>>>,
-    loading: tokio::sync::Mutex<()>,
-    voices: Mutex<HashMap<String, Arc<Voice>>>,
-    /// Whether its model died and has not been loaded again.
-    dead: AtomicBool,
-    was_loaded: AtomicBool,
-    backoff: Backoff,
+    /// One at least.
+    parts: Vec<Part>,
     born: Instant,
     /// Milliseconds after `born`.
     last_used: AtomicU64,
@@ -110,8 +106,10 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mouth {
-    pub(crate) fn new(options: MouthOptions, store: Store, telemetry: Telemetry) -> Self {
+    pub(crate) fn new(mut options: MouthOptions, store: Store, telemetry: Telemetry) -> Self {
         let metrics = telemetry.metrics.clone();
+        let parts: Vec<Part> = std::mem::take(&mut options.open).into_iter().map(Part::new).collect();
+        assert!(!parts.is_empty(), "a voice is somewhere");
         let gate = Gate::new(Kind::Speech, options.slots, options.queue, options.patience, metrics.clone());
         Self {
             options,
@@ -119,12 +117,7 @@ impl Mouth {
             metrics,
             telemetry,
             gate,
-            held: RwLock::new(None),
-            loading: tokio::sync::Mutex::new(()),
-            voices: Mutex::default(),
-            dead: AtomicBool::new(false),
-            was_loaded: AtomicBool::new(false),
-            backoff: Backoff::default(),
+            parts,
             born: Instant::now(),
             last_used: AtomicU64::new(0),
         }
@@ -146,71 +139,85 @@ impl Mouth {
         self.options.keep_alive
     }
 
-    /// Whether a request would find the model, or may load it.
+    /// Whether a request would find the model somewhere, or may load it.
     pub(crate) fn is_ready(&self) -> bool {
-        let loaded = self.was_loaded.load(Ordering::Relaxed) || !self.options.preload;
-        let lives = self.present().is_none_or(|s| s.pulse().is_alive());
-        loaded && lives && !self.dead.load(Ordering::Relaxed)
+        self.parts.iter().any(|p| p.is_ready(self.options.preload))
     }
 
     pub(crate) fn load(&self) -> Load {
         self.gate.load()
     }
 
-    pub(crate) fn pulse(&self) -> Option<Arc<Pulse>> {
-        self.present().map(|s| s.pulse().clone())
+    pub(crate) fn pulses(&self) -> Vec<Arc<Pulse>> {
+        self.parts.iter().filter_map(|p| p.present().map(|s| s.pulse().clone())).collect()
     }
 
     fn present(&self) -> Option<Arc<Speaker>> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.parts.iter().find_map(Part::present)
+    }
+
+    /// The parts in the order in which a request tries them: those that are well, with the fewest requests first.
+    fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.parts.len()).collect();
+        order.sort_by_key(|&i| (!self.parts[i].is_ready(self.options.preload), self.parts[i].live()));
+        order
     }
 
     fn touch(&self) {
         self.last_used.store(self.born.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// The speaker, loaded if it is not there.
+    /// The speaker that the next request would have, loaded if it is not there.
     pub(crate) async fn speaker(self: &Arc<Self>) -> Result<Arc<Speaker>, EngineError> {
+        self.at(self.order()[0]).await
+    }
+
+    /// The speaker of a part, loaded if it is not there.
+    async fn at(self: &Arc<Self>, part: usize) -> Result<Arc<Speaker>, EngineError> {
         self.touch();
-        if let Some(speaker) = self.present() {
+        let place = &self.parts[part];
+        if let Some(speaker) = place.present() {
             return Ok(speaker);
         }
-        let _one_at_a_time = self.loading.lock().await;
-        if let Some(speaker) = self.present() {
+        let _one_at_a_time = place.loading.lock().await;
+        if let Some(speaker) = place.present() {
             return Ok(speaker);
         }
         let this = self.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            let speaker = (this.options.open)()?;
-            this.run_once(&speaker)?;
+            let speaker = (this.parts[part].open)()?;
+            this.run_once(part, &speaker)?;
             Ok(speaker)
         });
         let opened = opened.await;
         let speaker =
             Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
-        let info = speaker.info();
-        let bytes = info.backbone_bytes + info.head_bytes + info.codec_bytes;
-        self.metrics.model_bytes.get_or_create(&ModelLabel { model: self.id().into() }).set(bytes as i64);
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(speaker.clone());
-        self.was_loaded.store(true, Ordering::Relaxed);
-        self.metrics.model_loads.get_or_create(&ModelLabel { model: self.id().into() }).inc();
+        place.hold(speaker.clone());
+        let label = ModelLabel { model: self.id().into() };
+        let bytes = |s: Arc<Speaker>| s.info().backbone_bytes + s.info().head_bytes + s.info().codec_bytes;
+        let held: usize = self.parts.iter().filter_map(Part::present).map(bytes).sum();
+        self.metrics.model_bytes.get_or_create(&label).set(held as i64);
+        self.metrics.model_loads.get_or_create(&label).inc();
         // The series is there from the start, at zero.
-        let _ = self.metrics.model_unloads.get_or_create(&ModelLabel { model: self.id().into() });
-        if self.dead.swap(false, Ordering::Relaxed) {
-            self.metrics.model_restarts.get_or_create(&ModelLabel { model: self.id().into() }).inc();
+        let _ = self.metrics.model_unloads.get_or_create(&label);
+        if place.dead.swap(false, Ordering::Relaxed) {
+            self.metrics.model_restarts.get_or_create(&label).inc();
         }
-        tracing::info!(model = self.id(), "loaded");
+        tracing::info!(model = self.id(), part, "loaded");
         Ok(speaker)
     }
 
-    /// Loads the model and its default voice, and runs it once.
+    /// Loads the model and its default voice wherever it is to be, and runs it once.
     pub(crate) async fn warm(self: &Arc<Self>) -> Result<(), EngineError> {
-        self.speaker().await.map(drop)
+        for part in 0..self.parts.len() {
+            self.at(part).await?;
+        }
+        Ok(())
     }
 
     /// The first request finds memory and caches as the second one does.
-    fn run_once(&self, speaker: &Speaker) -> Result<(), EngineError> {
-        let voice = self.voice(speaker, &Ask { any_voice: true, ..Ask::default() })?;
+    fn run_once(&self, part: usize, speaker: &Speaker) -> Result<(), EngineError> {
+        let voice = self.voice(part, speaker, &Ask { any_voice: true, ..Ask::default() })?;
         let request = SpeakRequest { voice, max_frames: Some(2), ..self.options.request.clone() };
         speaker.speak("Hello.", &request)?.try_for_each(|chunk| chunk.map(drop))
     }
@@ -225,58 +232,52 @@ impl Mouth {
             if idle < keep_alive || self.gate.used() > 0 || self.present().is_none() {
                 continue;
             }
-            self.drop_model();
+            self.parts.iter().for_each(Part::drop_model);
             self.metrics.model_unloads.get_or_create(&ModelLabel { model: self.id().into() }).inc();
             tracing::info!(model = self.id(), "unloaded after {} s without a request", idle.as_secs());
         }
     }
 
-    fn drop_model(&self) {
-        let speaker = self.held.write().unwrap_or_else(PoisonError::into_inner).take();
-        lock(&self.voices).clear();
-        // Joining the model's threads may take a frame: not on a network thread.
-        if let Some(speaker) = speaker {
-            std::thread::spawn(move || drop(speaker));
-        }
-    }
-
-    /// Notes that the model's thread has died: the next request loads it again.
-    fn bury(self: &Arc<Self>) {
+    /// Notes that a part's thread has died: it is loaded again.
+    fn bury(self: &Arc<Self>, part: usize) {
+        let place = &self.parts[part];
         // Requests of a model that has died may tell so when there is a new one already.
-        if self.present().is_some_and(|s| s.pulse().is_alive()) {
+        if place.present().is_some_and(|s| s.pulse().is_alive()) {
             return;
         }
-        if !self.dead.swap(true, Ordering::Relaxed) {
-            tracing::error!(model = self.id(), "the model's thread has died: loading it again");
-            self.drop_model();
-            self.reload();
+        if !place.dead.swap(true, Ordering::Relaxed) {
+            tracing::error!(model = self.id(), part, "the model's thread has died: loading it again");
+            place.drop_model();
+            self.reload(part);
         }
     }
 
-    fn reload(self: &Arc<Self>) {
+    fn reload(self: &Arc<Self>, part: usize) {
         let this = self.clone();
         tokio::spawn(async move {
-            match this.speaker().await {
-                Ok(_) => this.backoff.succeeded(),
+            match this.at(part).await {
+                Ok(_) => this.parts[part].backoff.succeeded(),
                 Err(error) => {
-                    this.backoff.failed();
-                    tracing::error!(model = this.id(), %error, "cannot load the model again");
+                    this.parts[part].backoff.failed();
+                    tracing::error!(model = this.id(), part, %error, "cannot load the model again");
                 }
             }
         });
     }
 
-    /// Loads a model again that has died; called now and then.
+    /// Loads what has died again; called now and then.
     pub(crate) fn revive(self: &Arc<Self>) {
-        match self.present() {
-            Some(speaker) if !speaker.pulse().is_alive() => self.bury(),
-            None if self.dead.load(Ordering::Relaxed)
-                && self.backoff.is_due()
-                && self.loading.try_lock().is_ok() =>
-            {
-                self.reload();
+        for (part, place) in self.parts.iter().enumerate() {
+            match place.present() {
+                Some(speaker) if !speaker.pulse().is_alive() => self.bury(part),
+                None if place.dead.load(Ordering::Relaxed)
+                    && place.backoff.is_due()
+                    && place.loading.try_lock().is_ok() =>
+                {
+                    self.reload(part);
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 
@@ -292,7 +293,7 @@ impl Mouth {
     }
 
     /// The voice of a request. Only names are taken, never paths: clients have no business with files.
-    fn voice(&self, speaker: &Speaker, ask: &Ask) -> Result<Option<Arc<Voice>>, EngineError> {
+    fn voice(&self, part: usize, speaker: &Speaker, ask: &Ask) -> Result<Option<Arc<Voice>>, EngineError> {
         let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
         let asked = asked.map(|v| {
             self.options
@@ -310,11 +311,12 @@ impl Mouth {
             _ => self.options.voice.clone().or_else(|| speaker.default_voice()),
         };
         let Some(name) = name else { return Ok(None) };
-        if let Some(voice) = lock(&self.voices).get(&name) {
+        let voices = &self.parts[part].voices;
+        if let Some(voice) = lock(voices).get(&name) {
             return Ok(Some(voice.clone()));
         }
         let voice = speaker.voice(&self.store, &name)?;
-        let mut cache = lock(&self.voices);
+        let mut cache = lock(voices);
         if cache.len() >= limits::VOICE_CACHE {
             cache.clear();
         }
@@ -324,7 +326,7 @@ impl Mouth {
 
     /// Forgets a voice whose file has changed.
     pub(crate) fn forget_voice(&self, name: &str) {
-        lock(&self.voices).remove(name);
+        self.parts.iter().for_each(|p| drop(lock(&p.voices).remove(name)));
     }
 
     /// Starts to speak a text.
@@ -333,9 +335,9 @@ impl Mouth {
         let begun = Instant::now();
         let mut told = Told::new(self);
         let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": text, "voice": ask.voice}));
-        let stream = self.start(ask, move |speaker, request| speaker.speak(&text, request)).await?;
+        let (stream, place) = self.start(ask, move |speaker, request| speaker.speak(&text, request)).await?;
         told.keep(self, kept);
-        Ok(self.utterance(stream, permit, begun, told))
+        Ok(self.utterance(stream, place, permit, begun, told))
     }
 
     /// Starts to speak a text that arrives piece by piece.
@@ -347,45 +349,63 @@ impl Mouth {
         let begun = Instant::now();
         let mut told = Told::new(self);
         let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": null, "voice": ask.voice}));
-        let (text, stream) = self.start(ask, |speaker, request| speaker.speak_live(request)).await?;
+        let started =
+            self.start(ask, |speaker: &Speaker, request: &SpeakRequest| speaker.speak_live(request));
+        let ((text, stream), place) = started.await?;
         told.keep(self, kept);
-        Ok((text, self.utterance(stream, permit, begun, told)))
+        Ok((text, self.utterance(stream, place, permit, begun, told)))
     }
 
+    /// Begins to speak where the fewest do. A part that has died does not take requests with it: the next one gets them.
     async fn start<T: Send + 'static>(
         self: &Arc<Self>,
         ask: Ask,
-        speak: impl FnOnce(&Speaker, &SpeakRequest) -> Result<T, EngineError> + Send + 'static,
-    ) -> Result<T, ServerError> {
-        let speaker = self.speaker().await?;
-        let this = self.clone();
-        let started = tokio::task::spawn_blocking(move || {
-            let mut request = this.options.request.clone();
-            request.voice = this.voice(&speaker, &ask)?;
-            request.seed = ask.seed.unwrap_or_else(random_seed);
-            request.temperature = ask.temperature.or(request.temperature);
-            request.normalize &= speaker.info().language.as_deref().is_none_or(|l| l == "english");
-            speak(&speaker, &request)
-        });
-        let result = started.await.map_err(|_| ServerError::Internal)?;
-        if matches!(result, Err(EngineError::Stopped(_))) {
-            self.bury();
+        speak: impl Fn(&Speaker, &SpeakRequest) -> Result<T, EngineError> + Send + Sync + 'static,
+    ) -> Result<(T, Place), ServerError> {
+        let (speak, mut refused) = (Arc::new(speak), ServerError::NotReady);
+        for part in self.order() {
+            let speaker = match self.at(part).await {
+                Ok(speaker) => speaker,
+                Err(error) => {
+                    refused = error.into();
+                    continue;
+                }
+            };
+            let place = Place::new(part, &self.parts[part]);
+            let (this, ask, speak) = (self.clone(), ask.clone(), speak.clone());
+            let started = tokio::task::spawn_blocking(move || {
+                let mut request = this.options.request.clone();
+                request.voice = this.voice(part, &speaker, &ask)?;
+                request.seed = ask.seed.unwrap_or_else(random_seed);
+                request.temperature = ask.temperature.or(request.temperature);
+                request.normalize &= speaker.info().language.as_deref().is_none_or(|l| l == "english");
+                speak(&speaker, &request)
+            });
+            match started.await.map_err(|_| ServerError::Internal)? {
+                Err(error @ EngineError::Stopped(_)) => {
+                    self.bury(part);
+                    refused = error.into();
+                }
+                result => return Ok((result?, place)),
+            }
         }
-        Ok(result?)
+        Err(refused)
     }
 
     fn utterance(
         self: &Arc<Self>,
         stream: SpeechStream,
+        place: Place,
         permit: Permit,
         begun: Instant,
         told: Told,
     ) -> Utterance {
-        let rate = self.present().map_or(24_000, |s| s.info().sample_rate as u32);
+        let rate = self.parts[place.part].present().map_or(24_000, |s| s.info().sample_rate as u32);
         Utterance {
             stream,
             rate,
             mouth: self.clone(),
+            place,
             permit,
             begun,
             told,
@@ -455,6 +475,7 @@ pub(crate) struct Utterance {
     stream: SpeechStream,
     rate: u32,
     mouth: Arc<Mouth>,
+    place: Place,
     permit: Permit,
     begun: Instant,
     told: Told,
@@ -497,7 +518,7 @@ impl Utterance {
             Poll::Ready(Some(Err(error))) => {
                 self.ended = true;
                 if matches!(error, EngineError::Stopped(_)) {
-                    self.mouth.bury();
+                    self.mouth.bury(self.place.part);
                 }
                 self.mouth.metrics.error(error.code());
                 self.told.error = Some(error.code());
