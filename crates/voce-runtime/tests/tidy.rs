@@ -193,6 +193,7 @@ fn no_file_names_a_place_on_one_machine() {
     for folder in ["crates", "docs", "bench", "reference", "training"] {
         all.extend(files(folder, &["md", "py", "sh", "toml", "yaml"]));
     }
+    all.extend(files("bench", &["jsonl"]));
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "Cargo.toml", ".ci/run"] {
         let text = fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         all.push(File { name: name.to_owned(), text });

@@ -353,7 +353,7 @@ impl ModelThread {
             Some(_) => DEVICE_STEP_FRAMES / self.live.len(),
             None => STEP_FRAMES,
         };
-        let mut larger = self.exec.device().cloned();
+        let mut asked = false;
         let room = self.room.min(most / live);
         r.spans.clear();
         let (mut frames, mut did) = (0, false);
@@ -362,10 +362,11 @@ impl ModelThread {
             let Some(planned) = self.plan(r, i, room, &mut did) else { continue };
             let more = planned.rows.div_ceil(factor);
             // A step that is larger than any before it asks first what is free.
-            if frames + more > r.step_room.largest
-                && let Some(free) = larger.take().and_then(|d| d.memory().ok())
-            {
-                most = most.min(r.step_room.frames(free.0, self.live.len()));
+            if !asked && frames + more > r.step_room.largest {
+                asked = true;
+                if let Some(Ok((free, _))) = self.exec.device().map(|d| d.memory()) {
+                    most = most.min(r.step_room.frames(free, self.live.len()));
+                }
             }
             if frames > 0 && frames + more > most {
                 r.turn = i;
