@@ -120,19 +120,9 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
 #pragma unroll
                 for (int j = 0; j < D; j++) score[u] = fmaf(q[g][j], k[u][j], score[u]);
             }
-            // Lane 4 u and the three after it have position u in the end.
-#pragma unroll
-            for (int m = 16, n = ALONE_AHEAD / 2; n > 0; m /= 2, n /= 2) {
-#pragma unroll
-                for (int u = 0; u < n; u++) {
-                    const bool upper = lane & m;
-                    const float give = upper ? score[u] : score[u + n], keep = upper ? score[u + n] : score[u];
-                    score[u] = keep + __shfl_xor_sync(FULL, give, m);
-                }
-            }
-            score[0] += __shfl_xor_sync(FULL, score[0], 2);
-            score[0] += __shfl_xor_sync(FULL, score[0], 1);
-            const float mine = i0 + lane / 4 * ALONE_WARPS < past ? score[0] : -INF;
+            // Lane 4 u and the three after it have position u.
+            const float looked = warp_sums<ALONE_AHEAD>(score);
+            const float mine = i0 + lane / 4 * ALONE_WARPS < past ? looked : -INF;
             const float top = fmaxf(most[g], warp_max(mine)), weight = expf(mine - top), old = expf(most[g] - top);
             float sum = weight;
             for (int m = 4; m < 32; m *= 2) sum += __shfl_xor_sync(FULL, sum, m);

@@ -113,6 +113,27 @@ DEV float warp_sum(float x) {
     for (int m = 16; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m);
     return x;
 }
+// Sums of H values over a warp, H a power of two: the 32 / H lanes from 32 / H * i on get that of value i. With every exchange
+// a lane keeps half of the values, until it has one.
+template <int H> DEV float warp_sums(float (&v)[H]) {
+    const u32 lane = threadIdx.x % 32;
+    int left = H;
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) {
+        if (left > 1) {
+            left /= 2;
+#pragma unroll
+            for (int h = 0; h < left; h++) {
+                const bool upper = lane & m;
+                const float give = upper ? v[h] : v[h + left], keep = upper ? v[h + left] : v[h];
+                v[h] = keep + __shfl_xor_sync(FULL, give, m);
+            }
+        } else {
+            v[0] += __shfl_xor_sync(FULL, v[0], m);
+        }
+    }
+    return v[0];
+}
 DEV float warp_max(float x) {
     for (int m = 16; m > 0; m >>= 1) x = fmaxf(x, __shfl_xor_sync(FULL, x, m));
     return x;

@@ -140,26 +140,11 @@ template <int P, int H, int R> DEV void row_product(const RowArgs& a) {
                     }
                 const u32 next = j + (2 + half) * H;
                 if (group + groups * next < rows) row_weights<P, H>(a, rows, count, group, groups, piece0, next, w[half]);
-                // With every exchange a lane keeps half of the outputs, until it has one.
                 const u32 output = group + groups * (j + half * H + lane / (32 / H));
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    int left = H;
-#pragma unroll
-                    for (int m = 16; m > 0; m >>= 1) {
-                        if (left > 1) {
-                            left /= 2;
-#pragma unroll
-                            for (int h = 0; h < left; h++) {
-                                const bool upper = lane & m;
-                                const float give = upper ? sums[r][h] : sums[r][h + left], keep = upper ? sums[r][h + left] : sums[r][h];
-                                sums[r][h] = keep + __shfl_xor_sync(FULL, give, m);
-                            }
-                        } else {
-                            sums[r][0] += __shfl_xor_sync(FULL, sums[r][0], m);
-                        }
-                    }
-                    if (lane % (32 / H) == 0 && output < rows) partial[(r * rows + output) * S + slice] = sums[r][0];
+                    const float sum = warp_sums<H>(sums[r]);
+                    if (lane % (32 / H) == 0 && output < rows) partial[(r * rows + output) * S + slice] = sum;
                 }
             }
         }
