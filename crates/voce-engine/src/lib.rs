@@ -5,6 +5,7 @@ pub mod breaker;
 mod device;
 mod error;
 pub mod fault;
+mod lane;
 pub mod listener;
 mod mailbox;
 mod packed;
