@@ -20,3 +20,4 @@ pub use error::EngineError;
 pub use pulse::Pulse;
 pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
 pub use stage_time::StageTime;
+pub use voce_models::stage;

@@ -8,4 +8,5 @@ pub mod decoder;
 pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;
+pub mod stage;
 pub mod transducer;

@@ -29,6 +29,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use voce_models::fastconformer::{Attention, Encoder, FastConformerConfig, Head, StreamShape};
+use voce_models::stage::{Per, StageInfo};
 use voce_models::transducer::{Decoder, Ngram, SearchState};
 use voce_nn::{Formats, Loader, PackedCache, Precision};
 use voce_runtime::Isa;
@@ -152,14 +153,8 @@ pub struct ListenerInfo {
     pub slots: usize,
     /// Model threads that share them.
     pub lanes: usize,
-    /// Bytes of encoder weights that a step reads.
-    pub encoder_bytes: usize,
-    /// Bytes of decoder weights that a label reads.
-    pub decoder_bytes: usize,
-    /// Multiply-adds of an encoder frame.
-    pub encoder_macs: usize,
-    /// Multiply-adds of the decoder per frame, and per label besides.
-    pub decoder_macs: [usize; 2],
+    /// What the model is made of, in the order in which a frame passes.
+    pub stages: Vec<StageInfo>,
     /// Bytes of encoder state that each slot takes.
     pub state_bytes: usize,
 }
@@ -233,6 +228,8 @@ impl Listener {
                 look_aheads.iter().map(|&n| (n as u32 + 1) * frame_ms).collect()
             }
         };
+        let together = chunks_ms.first().map_or(windows::WINDOW, |ms| (ms / frame_ms) as usize);
+        let stages = stages(&encoder, &decoder, frame_ms, together, formats);
         let info = ListenerInfo {
             id,
             sample_rate: SAMPLE_RATE,
@@ -249,10 +246,7 @@ impl Listener {
             device: place.device.as_ref().map(|d| d.info().to_string()),
             slots,
             lanes,
-            encoder_bytes: encoder.bytes(),
-            decoder_bytes: decoder.bytes(),
-            encoder_macs: encoder.macs(),
-            decoder_macs: [decoder.frame_macs(), decoder.label_macs()],
+            stages,
             state_bytes,
         };
         let durations = matches!(config.head, Head::Tdt { .. });
@@ -481,6 +475,44 @@ impl Drop for Listener {
 /// Opens a recogniser's files and says what it is, without packing weights: for `voce show`.
 pub fn describe(store: &Store, reference: &str) -> Result<FastConformerConfig, EngineError> {
     Ok(Files::find(store, reference)?.config)
+}
+
+/// What a frame goes through; `together` of them are a step of a stream that is served alone.
+fn stages(
+    encoder: &Encoder,
+    decoder: &Decoder,
+    frame_ms: u32,
+    together: usize,
+    formats: Formats,
+) -> Vec<StageInfo> {
+    let encoder = StageInfo {
+        name: "encoder",
+        bytes: encoder.bytes(),
+        macs: encoder.macs(),
+        per: Per::Frame,
+        per_second: Some(1e3 / f64::from(frame_ms)),
+        together,
+        format: formats.backbone,
+        prompts: false,
+    };
+    let search = StageInfo {
+        name: "search",
+        bytes: decoder.frame_bytes(),
+        macs: decoder.frame_macs(),
+        format: formats.linear,
+        ..encoder
+    };
+    let labels = StageInfo {
+        name: "labels",
+        bytes: decoder.label_bytes(),
+        macs: decoder.label_macs(),
+        per: Per::Label,
+        per_second: None,
+        together: 1,
+        ..search
+    };
+    let has_labels = labels.macs > 0;
+    [encoder, search].into_iter().chain(has_labels.then_some(labels)).collect()
 }
 
 /// Names of [`Listener::random`]'s shapes.

@@ -73,6 +73,18 @@ pub struct ListenerStats {
     pub total: Duration,
 }
 
+impl ListenerStats {
+    /// Time in the stage of this name, of those in [`stages`](super::ListenerInfo::stages); finding labels is part
+    /// of the search.
+    pub fn stage(&self, name: &str) -> Duration {
+        match name {
+            "encoder" => self.encoder,
+            "search" => self.search,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 /// The state of the model thread.
 pub(super) struct ModelThread {
     pub model: Arc<Model>,

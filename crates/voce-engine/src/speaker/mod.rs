@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use voce_models::mimi::MimiDecoder;
 use voce_models::pocket::{FlowLm, PocketConfig, Voice, VoiceEncoder, random_weights};
+use voce_models::stage::{Per, StageInfo};
 use voce_nn::{Formats, Loader, Precision, Weights};
 use voce_runtime::cuda::Device;
 use voce_runtime::{Cores, Exec, Isa};
@@ -131,14 +132,8 @@ pub struct SpeakerInfo {
     pub device: Option<String>,
     /// Whether the stages run side by side.
     pub beside: bool,
-    /// Bytes of backbone weights that a frame reads.
-    pub backbone_bytes: usize,
-    /// Bytes of head weights that a sampler step reads.
-    pub head_bytes: usize,
-    /// Bytes of codec weights that a call reads.
-    pub codec_bytes: usize,
-    /// Multiply-adds of a frame: backbone, head, codec.
-    pub macs: [usize; 3],
+    /// What the model is made of, in the order in which a frame passes.
+    pub stages: Vec<StageInfo>,
     /// Sampling temperature of the model.
     pub temperature: f32,
     /// Language of the model, where known.
@@ -243,10 +238,7 @@ impl Speaker {
             isa: place.isa,
             device: place.device.as_ref().map(|d| d.info().to_string()),
             beside,
-            backbone_bytes: lm.backbone_bytes(),
-            head_bytes: lm.head_bytes(),
-            codec_bytes: decoder.bytes(),
-            macs: [lm.backbone_macs(), lm.head_macs(), decoder.macs_per_frame()],
+            stages: stages(&lm, &decoder, &config, formats),
             temperature: config.default_temperature,
             language: files.as_ref().and_then(|f| f.language.clone()),
         };
@@ -412,6 +404,39 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 /// Threads when none are asked for.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(DEFAULT_THREADS)
+}
+
+/// What a frame goes through.
+fn stages(lm: &FlowLm, codec: &MimiDecoder, config: &PocketConfig, formats: Formats) -> Vec<StageInfo> {
+    let backbone = StageInfo {
+        name: "backbone",
+        bytes: lm.backbone_bytes(),
+        macs: lm.backbone_macs(),
+        per: Per::Frame,
+        per_second: Some(config.mimi.frame_rate),
+        together: 1,
+        format: formats.backbone,
+        prompts: true,
+    };
+    let head = StageInfo {
+        name: "head",
+        bytes: lm.head_bytes(),
+        macs: lm.head_macs(),
+        per: Per::SamplerStep,
+        format: formats.linear,
+        prompts: false,
+        ..backbone
+    };
+    let codec = StageInfo {
+        name: "codec",
+        bytes: codec.bytes(),
+        macs: codec.macs_per_frame(),
+        per: Per::Frame,
+        together: codec::GROUP,
+        format: formats.conv,
+        ..head
+    };
+    vec![backbone, head, codec]
 }
 
 /// An executor, and the cores of its threads where they are to be pinned.

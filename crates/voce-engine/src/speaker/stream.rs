@@ -94,6 +94,18 @@ pub struct SpeakStats {
     pub unended: usize,
 }
 
+impl SpeakStats {
+    /// Time in the stage of this name, of those in [`stages`](super::SpeakerInfo::stages).
+    pub fn stage(&self, name: &str) -> Duration {
+        match name {
+            "backbone" => self.backbone,
+            "head" => self.head,
+            "codec" => self.codec,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 /// The reader's side: an iterator of audio chunks. Dropping it stops the work within a frame.
 pub struct SpeechStream {
     pub(super) output: Arc<Output>,

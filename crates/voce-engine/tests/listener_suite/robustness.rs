@@ -140,5 +140,5 @@ fn random_weights_hear_something() {
     let again = hear(&listener, &ListenRequest::default(), &clip("a.wav"));
     assert_eq!(heard, again);
     let info = listener.info();
-    assert!(info.encoder_bytes > 0 && info.encoder_macs > 0 && info.state_bytes > 0);
+    assert!(info.stages.iter().all(|s| s.bytes > 0 && s.macs > 0) && info.state_bytes > 0);
 }

@@ -106,11 +106,19 @@ impl Decoder {
         }
     }
 
-    /// Bytes of weights that one label reads (predictor and joint), or one frame of CTC.
-    pub fn bytes(&self) -> usize {
+    /// Bytes of weights that every frame reads (the joint, or the head of CTC).
+    pub fn frame_bytes(&self) -> usize {
         match &self.head {
-            DecoderHead::Transducer(t) => t.predictor.bytes() + t.joint.bytes(),
+            DecoderHead::Transducer(t) => t.joint.bytes(),
             DecoderHead::Ctc(h) => h.bytes(),
+        }
+    }
+
+    /// Bytes of weights that a label reads besides (the predictor).
+    pub fn label_bytes(&self) -> usize {
+        match &self.head {
+            DecoderHead::Transducer(t) => t.predictor.bytes(),
+            DecoderHead::Ctc(_) => 0,
         }
     }
 

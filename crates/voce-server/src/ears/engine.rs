@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Listener, TranscriptStream};
-
+use voce_engine::stage::weight_bytes;
 use voce_engine::{EngineError, Pulse, StageTime};
 
 use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Stream};
@@ -48,7 +48,7 @@ impl ListenerEars {
             frame_ms: info.frame_ms,
             languages: info.languages.clone(),
             streaming: !info.offline,
-            bytes: info.encoder_bytes + info.decoder_bytes,
+            bytes: weight_bytes(&info.stages),
         };
         let held = RwLock::new(Some(Arc::new(listener)));
         let (loading, restarts, backoff) = Default::default();

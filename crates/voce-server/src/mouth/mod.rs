@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use voce_engine::speaker::{SpeakStats, TextSender};
+use voce_engine::stage::weight_bytes;
 use voce_engine::store::Store;
 use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, SpeechStream, StageTime};
 use voce_models::pocket::Voice;
@@ -194,7 +195,7 @@ impl Mouth {
             Arc::new(opened.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into())))?);
         place.hold(speaker.clone());
         let label = ModelLabel { model: self.id().into() };
-        let bytes = |s: Arc<Speaker>| s.info().backbone_bytes + s.info().head_bytes + s.info().codec_bytes;
+        let bytes = |s: Arc<Speaker>| weight_bytes(&s.info().stages);
         let held: usize = self.parts.iter().filter_map(Part::present).map(bytes).sum();
         self.metrics.model_bytes.get_or_create(&label).set(held as i64);
         self.metrics.model_loads.get_or_create(&label).inc();

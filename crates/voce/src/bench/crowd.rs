@@ -79,9 +79,9 @@ fn once(speaker: &Speaker, text: &str, request: &SpeakRequest, streams: usize) -
                 Poll::Ready(None) => {
                     let stats = speaking.swap_remove(at).stats();
                     run.first.extend(stats.first_audio.map(|d| d.as_secs_f64()));
-                    run.prompts += stats.prefill.as_secs_f64();
-                    run.steps += (stats.backbone + stats.head).as_secs_f64();
-                    run.codec += stats.codec.as_secs_f64();
+                    run.prompts += stats.prefill_span.busy.as_secs_f64();
+                    run.steps += stats.synth_span.busy.as_secs_f64();
+                    run.codec += stats.codec_span.busy.as_secs_f64();
                 }
                 Poll::Pending => at += 1,
             }

@@ -17,7 +17,8 @@ use voce_runtime::cuda::Device;
 
 use super::args::Threads;
 use super::hear_args::BenchHearArgs;
-use super::hear_report::{HearReport, Rates, hear_rates};
+use super::hear_report::HearReport;
+use super::limits::Rates;
 use super::{SEED, hear_peers, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
@@ -109,7 +110,8 @@ fn one(
     };
     let load = begun.elapsed();
     progress.finish_and_clear();
-    let rates = hear_rates(&listener, device.as_ref())?;
+    let info = listener.info();
+    let rates = Rates::measure(&info.stages, info.threads, info.isa, device.as_ref())?;
     let subject = Subject { console, args, audio, listener: &listener, device: device.as_ref(), rates, load };
     let chunks: Vec<Option<u32>> =
         if args.chunk.is_empty() { vec![None] } else { args.chunk.iter().copied().map(Some).collect() };

@@ -1,15 +1,11 @@
 //! What `voce bench hear` prints.
 
-use std::sync::Arc;
-
 use serde::Serialize;
-use voce_engine::listener::{Histogram, Listener};
-use voce_nn::Formats;
-use voce_runtime::Exec;
-use voce_runtime::cuda::Device;
+use voce_engine::listener::Histogram;
+use voce_engine::stage::Per;
 
 use super::hear::{Case, Run, Subject};
-use super::limits::{KernelTime, Stage, device_rates, kernel_times, print_kernels, product_rate};
+use super::limits::{ByStage, KernelTime, Rates, Stage, kernel_times, print_kernels};
 use super::measure::quantile;
 use crate::console::{Console, milliseconds, round};
 use crate::failure::Outcome;
@@ -20,15 +16,6 @@ struct ChunkMs {
     p50: f64,
     p99: f64,
     p999: f64,
-}
-
-/// Where the time went: shares of model thread and front end together.
-#[derive(Debug, Serialize)]
-struct Shares {
-    mel: f64,
-    encoder: f64,
-    search: f64,
-    rest: f64,
 }
 
 /// The object; scripts rely on the names.
@@ -55,11 +42,11 @@ pub(super) struct HearReport {
     words: usize,
     steps: usize,
     frames_per_step: f64,
-    shares: Shares,
-    /// The encoder's step against its limit.
-    encoder: Stage,
-    read_gb_per_s: f64,
-    linear_gmac_per_s: f64,
+    /// Where the time went: shares of model thread and front end together.
+    shares: ByStage<f64>,
+    /// What a step's frames took in each stage, against its limit.
+    stages: ByStage<Stage>,
+    rates: Rates,
     state_bytes_per_stream: usize,
     model: String,
     head: &'static str,
@@ -74,39 +61,26 @@ pub(super) struct HearReport {
     kernels: Vec<KernelTime>,
 }
 
-/// What the machine reaches: multiply-adds and bytes a second.
-#[derive(Clone, Copy)]
-pub(super) struct Rates {
-    linear: f64,
-    read: f64,
-}
-
-/// Measures the machine with the listener's format and threads, or its device.
-pub(super) fn hear_rates(listener: &Listener, device: Option<&Arc<Device>>) -> Outcome<Rates> {
-    let info = listener.info();
-    if let Some(device) = device {
-        let (linear, read) = device_rates(device, Formats::on_device(info.precision).backbone)?;
-        return Ok(Rates { linear, read });
-    }
-    let formats = Formats::new(info.precision, info.isa);
-    let mut exec = Exec::with_isa(info.threads, info.isa)?;
-    let linear = product_rate(&mut exec, formats.backbone);
-    Ok(Rates { linear, read: machine::read_bandwidth(info.encoder_bytes, info.threads) })
-}
-
 impl HearReport {
     pub(super) fn new(subject: &Subject<'_>, case: Case, run: &Run, seconds: f64, peak: Option<f64>) -> Self {
         let (args, info) = (subject.args, subject.listener.info());
-        let Rates { linear, read } = subject.rates;
         let kernels = subject.device.map(kernel_times).unwrap_or_default();
         let s = &run.stats;
         let steps = s.steps.max(1) as f64;
         let frames = s.frames as f64 / steps;
-        let limit = (info.encoder_bytes as f64 / read).max(info.encoder_macs as f64 * frames / linear);
         let all = seconds * case.streams as f64;
-        let [mel, front, encoder, search, total] =
-            [run.mel, s.front, s.encoder, s.search, s.total].map(|d| d.as_secs_f64());
-        let share = |part: f64| round(part / (total + mel).max(1e-9), 4);
+        let [mel, front, total] = [run.mel, s.front, s.total].map(|d| d.as_secs_f64());
+        let share = |name: &str, part: f64| (name.to_owned(), round(part / (total + mel).max(1e-9), 4));
+        // Labels have no time of their own: they are found within a stage of frames.
+        let timed = info.stages.iter().filter(|stage| stage.per == Per::Frame);
+        let timed: Vec<_> = timed.map(|stage| (stage, s.stage(stage.name).as_secs_f64())).collect();
+        let known: f64 = timed.iter().map(|(_, took)| took).sum();
+        let shares = std::iter::once(share("mel", mel + front))
+            .chain(timed.iter().map(|(stage, took)| share(stage.name, *took)))
+            .chain([share("rest", (total - front - known).max(0.0))]);
+        let limit = |stage| subject.rates.limit(stage, 1.0, frames);
+        let stages =
+            timed.iter().map(|(stage, took)| (stage.name.to_owned(), Stage::new(took / steps, limit(stage))));
         let quantiles = |h: &Histogram| {
             let ms = |q| milliseconds(h.quantile(q));
             ChunkMs { p50: ms(0.5), p99: ms(0.99), p999: ms(0.999) }
@@ -131,15 +105,9 @@ impl HearReport {
             words: run.words,
             steps: s.steps,
             frames_per_step: round(frames, 2),
-            shares: Shares {
-                mel: share(mel + front),
-                encoder: share(encoder),
-                search: share(search),
-                rest: share((total - front - encoder - search).max(0.0)),
-            },
-            encoder: Stage::new(encoder / steps, limit),
-            read_gb_per_s: round(read / 1e9, 2),
-            linear_gmac_per_s: round(linear / 1e9, 1),
+            shares: ByStage(shares.collect()),
+            stages: ByStage(stages.collect()),
+            rates: subject.rates.clone(),
             state_bytes_per_stream: info.state_bytes,
             model: info.id.clone(),
             head: info.head,
@@ -173,11 +141,18 @@ impl HearReport {
         let times =
             if self.utterances > 1 { format!(" of {} utterances", self.utterances) } else { String::new() };
         let percent = |x: f64| format!("{:.1}%", x * 100.0);
+        let shares: Vec<String> =
+            self.shares.0.iter().map(|(name, share)| format!("{name} {}", percent(*share))).collect();
+        let stage = |(name, s): &(String, Stage)| {
+            let (took, limit, reached) = (s.ms, s.limit_ms, percent(s.fraction));
+            format!("{name}: {took:.3} ms a step, limit {limit:.3} ms, {reached} reached\n")
+        };
+        let stages: Vec<String> = self.stages.0.iter().map(stage).collect();
         console.result(&format!(
             "{} ({}, {}, {} threads{lanes}) on {place}; loaded in {:.0} ms\n\
              {} streams{times}, {chunk}, beam {}: {core} streams a core, {:.1} live streams at this pace, {memory} MB\n\
-             a step of {:.1} frames takes {:.2} ms (p99 {:.2}, p99.9 {:.2}): front end {}, encoder {}, search {}, rest {}\n\
-             encoder: {:.3} ms a step, limit {:.3} ms, {} reached ({:.1} GB/s read, {:.0} G multiply-adds a second)",
+             a step of {:.1} frames takes {:.2} ms (p99 {:.2}, p99.9 {:.2}): {}\n\
+             {}limits: {}",
             self.model,
             self.head,
             self.precision,
@@ -190,15 +165,9 @@ impl HearReport {
             self.chunk_ms.p50,
             self.chunk_ms.p99,
             self.chunk_ms.p999,
-            percent(self.shares.mel),
-            percent(self.shares.encoder),
-            percent(self.shares.search),
-            percent(self.shares.rest),
-            self.encoder.ms,
-            self.encoder.limit_ms,
-            percent(self.encoder.fraction),
-            self.read_gb_per_s,
-            self.linear_gmac_per_s,
+            shares.join(", "),
+            stages.concat(),
+            self.rates.line(),
         ))?;
         print_kernels(console, &self.kernels)
     }

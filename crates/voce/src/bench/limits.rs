@@ -1,21 +1,22 @@
 //! What a stage could reach at best on this machine: bytes over bandwidth, multiply-adds over the product rate.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use voce_engine::speaker::SpeakerInfo;
-use voce_nn::Formats;
+use voce_engine::stage::{Per, StageInfo, weight_bytes};
 use voce_runtime::cuda::{Device, Timing};
-use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, WeightArena};
+use voce_runtime::{Buffer, Exec, Format, Isa, LinearOp, Matrix, WeightArena};
 
 use super::measure::Runs;
 use crate::console::{Console, round, table};
 use crate::failure::{Failure, Outcome};
 use crate::machine;
 
-/// Frames that the codec decodes together once it is ahead: its weights are read once for all of them.
-const CODEC_GROUP: f64 = 4.0;
+/// What reports call the feeding of prompts.
+pub(super) const PREFILL: &str = "prefill";
 /// Width of the product that is timed; its weights stay in a core's cache.
 const PRODUCT_WIDTH: usize = 512;
 /// Rows of it.
@@ -28,17 +29,62 @@ const DEVICE_ROUNDS: usize = 10;
 const PRODUCT_TIME: Duration = Duration::from_millis(150);
 
 /// Measured rates.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Rates {
     /// Bytes a second that the threads read, over a buffer of the model's size.
     pub(super) read_gb_per_s: f64,
-    /// Multiply-adds a second of linear layers.
-    pub(super) linear_gmac_per_s: f64,
-    /// Multiply-adds a second of convolutions.
-    pub(super) conv_gmac_per_s: f64,
+    /// Multiply-adds a second, by how weights are stored.
+    pub(super) gmac_per_s: BTreeMap<&'static str, f64>,
 }
 
-/// One stage against its limit; milliseconds per frame, prefill per run.
+impl Rates {
+    /// Measures what a model with these stages could reach: on a device, or with its threads.
+    pub(super) fn measure(
+        stages: &[StageInfo],
+        threads: usize,
+        isa: Isa,
+        device: Option<&Arc<Device>>,
+    ) -> Outcome<Self> {
+        let mut exec = Exec::with_isa(threads, isa)?;
+        let mut rates = Self { read_gb_per_s: 0.0, gmac_per_s: BTreeMap::new() };
+        for format in stages.iter().map(|stage| stage.format) {
+            if rates.gmac_per_s.contains_key(format.name()) {
+                continue;
+            }
+            let macs = match device {
+                Some(device) => device_product_rate(device, format)?,
+                None => product_rate(&mut exec, format),
+            };
+            rates.gmac_per_s.insert(format.name(), round(macs / 1e9, 1));
+        }
+        let read = match device {
+            Some(device) => device.bandwidth().map_err(|e| Failure::failed(e.to_string()))?,
+            None => machine::read_bandwidth(weight_bytes(stages), threads),
+        };
+        rates.read_gb_per_s = round(read / 1e9, 2);
+        Ok(rates)
+    }
+
+    /// Seconds that `reads` of a stage's weights and the work of `runs` take at best.
+    pub(super) fn limit(&self, stage: &StageInfo, reads: f64, runs: f64) -> f64 {
+        let rate = self.gmac_per_s.get(stage.format.name()).copied().unwrap_or(f64::INFINITY);
+        let read = stage.bytes as f64 * reads / (self.read_gb_per_s * 1e9);
+        read.max(stage.macs as f64 * runs / (rate * 1e9))
+    }
+
+    /// The rates in words.
+    pub(super) fn line(&self) -> String {
+        let macs: Vec<String> =
+            self.gmac_per_s.iter().map(|(format, rate)| format!("{rate:.0} in {format}")).collect();
+        format!(
+            "{:.1} GB/s read, G multiply-adds a second: {}; all measured here",
+            self.read_gb_per_s,
+            macs.join(", ")
+        )
+    }
+}
+
+/// One stage against its limit.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Stage {
     pub(super) ms: f64,
@@ -53,33 +99,14 @@ impl Stage {
     }
 }
 
-/// All stages.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Stages {
-    pub(super) prefill: Stage,
-    pub(super) backbone: Stage,
-    pub(super) head: Stage,
-    pub(super) codec: Stage,
-}
+/// Figures by the names of stages, in the stages' order; JSON has them as an object.
+#[derive(Debug, Clone)]
+pub(super) struct ByStage<T>(pub(super) Vec<(String, T)>);
 
-/// Measures this machine with the speaker's threads and formats.
-pub(super) fn rates(info: &SpeakerInfo, device: Option<&Arc<Device>>) -> Outcome<Rates> {
-    if let Some(device) = device {
-        let (linear, read) = device_rates(device, Formats::on_device(info.precision).backbone)?;
-        let linear = round(linear / 1e9, 1);
-        let read_gb_per_s = round(read / 1e9, 2);
-        return Ok(Rates { read_gb_per_s, linear_gmac_per_s: linear, conv_gmac_per_s: linear });
+impl<T: Serialize> Serialize for ByStage<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, figure)| (name, figure)))
     }
-    let formats = Formats::new(info.precision, info.isa);
-    let bytes = info.backbone_bytes + info.head_bytes + info.codec_bytes;
-    let mut exec = Exec::with_isa(info.threads, info.isa)?;
-    let linear = product_rate(&mut exec, formats.backbone);
-    let conv = if formats.conv == formats.backbone { linear } else { product_rate(&mut exec, formats.conv) };
-    Ok(Rates {
-        read_gb_per_s: round(machine::read_bandwidth(bytes, info.threads) / 1e9, 2),
-        linear_gmac_per_s: round(linear / 1e9, 1),
-        conv_gmac_per_s: round(conv / 1e9, 1),
-    })
 }
 
 /// What one kernel, or products of one shape, took on a GPU.
@@ -119,6 +146,11 @@ pub(super) fn print_kernels(console: Console, kernels: &[KernelTime]) -> Outcome
 
 /// Multiply-adds and bytes a second that a GPU reaches: a large product, and a copy of much memory.
 pub(super) fn device_rates(device: &Arc<Device>, format: Format) -> Outcome<(f64, f64)> {
+    let macs = device_product_rate(device, format)?;
+    Ok((macs, device.bandwidth().map_err(|e| Failure::failed(e.to_string()))?))
+}
+
+fn device_product_rate(device: &Arc<Device>, format: Format) -> Outcome<f64> {
     let n = DEVICE_PRODUCT;
     let weights: Vec<f32> = (0..n * n).map(|i| (i % 8191) as f32 / 8191.0 - 0.5).collect();
     let matrix = Matrix::pack(&WeightArena::on(device.clone()), format, n, n, &weights);
@@ -135,8 +167,7 @@ pub(super) fn device_rates(device: &Arc<Device>, format: Format) -> Outcome<(f64
     }
     exec.status().map_err(|e| Failure::failed(e.to_string()))?;
     let _ = device.timings();
-    let bytes = device.bandwidth().map_err(|e| Failure::failed(e.to_string()))?;
-    Ok(((n * n * n) as f64 / best, bytes))
+    Ok((n * n * n) as f64 / best)
 }
 
 /// Multiply-adds a second of a product whose weights are in cache: the fastest of those timed.
@@ -159,29 +190,22 @@ pub(crate) fn product_rate(exec: &mut Exec, format: Format) -> f64 {
     (rows * n * n) as f64 / best.max(1e-9)
 }
 
-/// The stages of these runs against their limits.
-pub(super) fn stages(info: &SpeakerInfo, runs: &Runs, rates: &Rates, steps: usize) -> Stages {
-    let (read, linear, conv) =
-        (rates.read_gb_per_s * 1e9, rates.linear_gmac_per_s * 1e9, rates.conv_gmac_per_s * 1e9);
-    let limit = |bytes: f64, macs: f64, rate: f64| (bytes / read).max(macs / rate);
+/// What the model's prompts and stages took in these runs, against their limits: prompts per run, the rest per frame.
+pub(super) fn stages(info: &SpeakerInfo, runs: &Runs, rates: &Rates, steps: usize) -> ByStage<Stage> {
     let mean = |f: &dyn Fn(&super::measure::Run) -> usize| super::measure::mean(&runs.each(|r| f(r) as f64));
     let frames = mean(&|r| r.stats.frames).max(1.0);
     let (tokens, chunks) = (mean(&|r| r.stats.tokens), mean(&|r| r.stats.chunks));
-    let [backbone, head, codec] = info.macs.map(|m| m as f64);
-    let backbone_bytes = info.backbone_bytes as f64;
-    Stages {
-        prefill: Stage::new(
-            runs.stage(|s| s.prefill),
-            limit(backbone_bytes * chunks, backbone * tokens, linear),
-        ),
-        backbone: Stage::new(runs.stage(|s| s.backbone) / frames, limit(backbone_bytes, backbone, linear)),
-        head: Stage::new(
-            runs.stage(|s| s.head) / frames,
-            limit((info.head_bytes * steps) as f64, head * steps as f64, linear),
-        ),
-        codec: Stage::new(
-            runs.stage(|s| s.codec) / frames,
-            limit(info.codec_bytes as f64 / CODEC_GROUP, codec, conv),
-        ),
-    }
+    let prompted = info.stages.iter().filter(|stage| stage.prompts);
+    let prefill = prompted.map(|stage| rates.limit(stage, chunks, tokens)).sum();
+    let mut all = vec![(PREFILL.to_owned(), Stage::new(runs.stage(|s| s.prefill_span.busy), prefill))];
+    all.extend(info.stages.iter().map(|stage| {
+        let each = match stage.per {
+            Per::SamplerStep => steps as f64,
+            _ => stage.per_second.unwrap_or(0.0) / info.frame_rate,
+        };
+        let limit = rates.limit(stage, each / stage.together.max(1) as f64, each);
+        let took = runs.stage(|s| s.stage(stage.name)) / frames;
+        (stage.name.to_owned(), Stage::new(took, limit))
+    }));
+    ByStage(all)
 }

@@ -30,6 +30,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Outcome};
 use crate::{device, embedded, interrupt, machine};
 use args::{BenchCommand, BenchSayArgs, Threads};
+use limits::Rates;
 use measure::Runs;
 use report::{FramesReport, Head, TextRow, TextsReport};
 
@@ -108,6 +109,12 @@ impl Subject {
     }
 }
 
+/// What the machine reaches in the speaker's formats and threads, or its device.
+fn rates(speaker: &Speaker, device: Option<&Arc<Device>>) -> Outcome<Rates> {
+    let info = speaker.info();
+    Rates::measure(&info.stages, info.threads, info.isa, device)
+}
+
 fn one(
     console: Console,
     args: &BenchSayArgs,
@@ -179,7 +186,7 @@ fn one(
         let kernels = device.map(limits::kernel_times).unwrap_or_default();
         let peak = machine::peak_rss_mb();
         progress.set_message("measuring the machine");
-        let rates = limits::rates(speaker.info(), device)?;
+        let rates = rates(&speaker, device)?;
         progress.finish_and_clear();
         let stages = limits::stages(speaker.info(), &runs, &rates, args.steps);
         FramesReport::new(head, &runs, stages, rates, peak, kernels).print(console)?;
@@ -195,9 +202,9 @@ fn one(
         }
         let peak = machine::peak_rss_mb();
         progress.set_message("measuring the machine");
-        let rates = limits::rates(speaker.info(), device)?;
+        let rates = rates(&speaker, device)?;
         for (text, runs) in texts.iter().zip(&all) {
-            rows.push(TextRow::new(text.name, text.words(), runs, peak));
+            rows.push(TextRow::new(text.name, text.words(), speaker.info(), runs, peak));
             stages = Some(limits::stages(speaker.info(), runs, &rates, args.steps));
         }
         progress.finish_and_clear();

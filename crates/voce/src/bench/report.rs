@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 use voce_engine::Speaker;
 use voce_engine::speaker::SpeakerInfo;
+use voce_engine::stage::StageInfo;
 
-use super::limits::{KernelTime, Rates, Stage, Stages, print_kernels};
+use super::limits::{ByStage, KernelTime, PREFILL, Rates, Stage, print_kernels};
 use super::measure::{Runs, deviation, mean, quantile};
 use crate::console::{Console, bytes, milliseconds, round, table};
 use crate::failure::Outcome;
@@ -77,7 +78,7 @@ pub(super) struct FramesReport {
     audio_seconds: f64,
     wall_ms: f64,
     wall_sd_ms: f64,
-    stages: Stages,
+    stages: ByStage<Stage>,
     rates: Rates,
     /// What kernels took, with `--cuda-events on`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -90,7 +91,7 @@ impl FramesReport {
     pub(super) fn new(
         head: Head,
         runs: &Runs,
-        stages: Stages,
+        stages: ByStage<Stage>,
         rates: Rates,
         peak: Option<f64>,
         kernels: Vec<KernelTime>,
@@ -160,19 +161,26 @@ pub(super) struct TextRow {
     frames_per_second: f64,
     first_audio_ms: f64,
     peak_rss_mb: Option<f64>,
-    prefill_share: f64,
-    backbone_share: f64,
-    head_share: f64,
-    codec_share: f64,
+    /// Shares of the time, by stage: prompts first.
+    #[serde(flatten)]
+    shares: ByStage<f64>,
     unended_chunks: usize,
 }
 
 impl TextRow {
-    pub(super) fn new(text: &'static str, words: usize, runs: &Runs, peak: Option<f64>) -> Self {
+    pub(super) fn new(
+        text: &'static str,
+        words: usize,
+        info: &SpeakerInfo,
+        runs: &Runs,
+        peak: Option<f64>,
+    ) -> Self {
         let wall = runs.each(|r| r.wall);
         let (seconds, audio) = (mean(&wall), mean(&runs.each(|r| r.audio)));
         let frames = mean(&runs.each(|r| r.stats.frames as f64));
-        let share = |stage: f64| round(stage / seconds.max(1e-9), 4);
+        let share = |name: &str, took: f64| (format!("{name}_share"), round(took / seconds.max(1e-9), 4));
+        let prompts = share(PREFILL, runs.stage(|s| s.prefill_span.busy));
+        let stages = info.stages.iter().map(|stage| share(stage.name, runs.stage(|s| s.stage(stage.name))));
         Self {
             text,
             words,
@@ -184,17 +192,14 @@ impl TextRow {
             frames_per_second: round(frames / seconds.max(1e-9), 2),
             first_audio_ms: round(quantile(&runs.each(|r| r.first * 1e3), 0.5), 3),
             peak_rss_mb: peak,
-            prefill_share: share(runs.stage(|s| s.prefill)),
-            backbone_share: share(runs.stage(|s| s.backbone)),
-            head_share: share(runs.stage(|s| s.head)),
-            codec_share: share(runs.stage(|s| s.codec)),
+            shares: ByStage(std::iter::once(prompts).chain(stages).collect()),
             unended_chunks: runs.0.iter().map(|r| r.stats.unended).max().unwrap_or(0),
         }
     }
 
     fn cells(&self) -> Vec<String> {
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
-        vec![
+        let mut cells = vec![
             self.text.into(),
             self.words.to_string(),
             format!("{:.0} ± {:.0} ms", self.wall_ms, self.wall_sd_ms),
@@ -203,11 +208,9 @@ impl TextRow {
             format!("{:.0}", self.frames_per_second),
             format!("{:.1} ms", self.first_audio_ms),
             self.peak_rss_mb.map_or_else(|| "?".into(), |mb| format!("{mb:.0} MB")),
-            percent(self.prefill_share),
-            percent(self.backbone_share),
-            percent(self.head_share),
-            percent(self.codec_share),
-        ]
+        ];
+        cells.extend(self.shares.0.iter().map(|(_, share)| percent(*share)));
+        cells
     }
 }
 
@@ -218,7 +221,7 @@ pub(super) struct TextsReport {
     pub(super) head: Head,
     pub(super) lockstep: usize,
     pub(super) texts: Vec<TextRow>,
-    pub(super) stages: Option<Stages>,
+    pub(super) stages: Option<ByStage<Stage>>,
     pub(super) rates: Rates,
 }
 
@@ -227,23 +230,12 @@ impl TextsReport {
         if console.json {
             return console.json(self);
         }
-        let head = [
-            "text",
-            "words",
-            "wall",
-            "audio",
-            "RTF",
-            "frames/s",
-            "first audio",
-            "peak",
-            "prefill",
-            "backbone",
-            "head",
-            "codec",
-        ];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(self.texts.iter().map(TextRow::cells));
+        let head = ["text", "words", "wall", "audio", "RTF", "frames/s", "first audio", "peak", PREFILL];
+        let head = head.into_iter().chain(info.stages.iter().map(|stage| stage.name));
+        let head: Vec<String> = head.map(str::to_owned).collect();
         let right: Vec<usize> = (1..head.len()).collect();
+        let mut rows = vec![head];
+        rows.extend(self.texts.iter().map(TextRow::cells));
         let mut text = format!("{}\n\n{}\n", self.head.line(), table(&rows, &right));
         if self.texts.iter().any(|t| t.unended_chunks > 0) {
             text.push_str("No end was seen in some chunks, which ran to their frame limit: random weights never end.\n\n");
@@ -252,7 +244,7 @@ impl TextsReport {
             text.push_str(&limit_table(stages, &self.rates));
         }
         let frame = 1e3 / info.frame_rate;
-        let all = (info.backbone_bytes + info.head_bytes + info.codec_bytes / 4) as f64;
+        let all = info.stages.iter().filter_map(StageInfo::bytes_per_second).sum::<f64>() / info.frame_rate;
         let ms = all / self.rates.read_gb_per_s / 1e6;
         text.push_str(&format!(
             "Bytes a frame: {} over {:.1} GB/s is {ms:.2} ms, {:.4}x real time.\n",
@@ -264,7 +256,7 @@ impl TextsReport {
     }
 }
 
-fn limit_table(stages: &Stages, rates: &Rates) -> String {
+fn limit_table(stages: &ByStage<Stage>, rates: &Rates) -> String {
     let row = |name: &str, per: &str, s: &Stage| {
         let fraction = format!("{:.0}%", s.fraction * 100.0);
         vec![
@@ -275,19 +267,7 @@ fn limit_table(stages: &Stages, rates: &Rates) -> String {
             fraction,
         ]
     };
-    let rows = vec![
-        ["stage", "per", "took", "limit", "reached"].map(str::to_owned).to_vec(),
-        row("prefill", "run", &stages.prefill),
-        row("backbone", "frame", &stages.backbone),
-        row("head", "frame", &stages.head),
-        row("codec", "frame", &stages.codec),
-    ];
-    format!(
-        "{}Limits: {:.1} GB/s read, {:.0} and {:.0} G multiply-adds a second in linear layers and convolutions, \
-         all measured here.\n",
-        table(&rows, &[2, 3, 4]),
-        rates.read_gb_per_s,
-        rates.linear_gmac_per_s,
-        rates.conv_gmac_per_s,
-    )
+    let mut rows = vec![["stage", "per", "took", "limit", "reached"].map(str::to_owned).to_vec()];
+    rows.extend(stages.0.iter().map(|(name, s)| row(name, if name == PREFILL { "run" } else { "frame" }, s)));
+    format!("{}Limits: {}.\n", table(&rows, &[2, 3, 4]), rates.line())
 }
