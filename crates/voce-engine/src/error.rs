@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use voce_audio::AudioError;
 use voce_models::fastconformer;
-use voce_models::pocket::{ConfigError, VoiceError};
+use voce_models::pocket::ConfigError;
+use voce_models::speech::{SpeechError, VoiceError};
 use voce_nn::WeightError;
 use voce_runtime::RuntimeError;
 use voce_text::{TextError, TokenizerError};
@@ -135,6 +136,20 @@ pub enum EngineError {
         /// What it may be.
         rule: &'static str,
     },
+    /// A size of model that nobody knows.
+    #[error("shape '{asked}': use {}", .has.join(", "))]
+    BadShape {
+        /// As asked for.
+        asked: String,
+        /// Those there are.
+        has: Vec<&'static str>,
+    },
+    /// The model cannot speak as it was asked to.
+    #[error("{0}")]
+    Speech(SpeechError),
+    /// A passage grew beyond the memory of its device.
+    #[error("the passage is too long for the device's memory: ask for fewer frames, or use fewer slots")]
+    PassageTooLong,
     /// A device has too little memory for the slots that were asked for.
     #[error(
         "no memory on the device for {slots} slots of {} KiB: {fit} would fit; use fewer slots, or another device",
@@ -224,7 +239,10 @@ impl EngineError {
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
-            EngineError::BadRequest { .. } => "bad_request",
+            EngineError::BadRequest { .. } | EngineError::BadShape { .. } | EngineError::Speech(_) => {
+                "bad_request"
+            }
+            EngineError::PassageTooLong => "no_room",
             EngineError::NoRoom { .. } => "no_room",
             EngineError::Busy(_) => "busy",
             EngineError::Stopped(_) => "stopped",
@@ -233,6 +251,15 @@ impl EngineError {
             EngineError::Search(_) => "bad_request",
             EngineError::Abandoned => "abandoned",
             EngineError::Snapshot(_) => "bad_snapshot",
+        }
+    }
+}
+
+impl From<SpeechError> for EngineError {
+    fn from(e: SpeechError) -> Self {
+        match e {
+            SpeechError::Value { what, value, rule } => Self::BadRequest { what, value, rule },
+            other => Self::Speech(other),
         }
     }
 }

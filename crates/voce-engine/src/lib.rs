@@ -4,6 +4,7 @@
 pub mod breaker;
 mod device;
 mod error;
+mod family;
 pub mod fault;
 mod lane;
 pub mod listener;
@@ -13,11 +14,14 @@ pub mod pulse;
 pub mod speaker;
 mod stage_time;
 pub mod store;
+mod trace;
 mod wake;
 
 pub use device::{DeviceChoice, UnknownDevice};
 pub use error::EngineError;
 pub use pulse::Pulse;
-pub use speaker::{AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
+pub use speaker::{
+    AudioChunk, SpeakRequest, Speaker, SpeakerOptions, SpeechStream, SpokenWord, Voice, VoiceChoice,
+};
 pub use stage_time::StageTime;
 pub use voce_models::stage;

@@ -29,6 +29,8 @@ pub(crate) struct Inside<T, S> {
     /// The task that waits, where the reader is one.
     task: Option<std::task::Waker>,
     weigh: fn(&T) -> usize,
+    /// Cuts a piece off an item that a reader takes in several.
+    cut: fn(&mut T) -> Option<T>,
     /// Times and counts.
     pub(crate) stats: S,
     /// Since the request.
@@ -60,12 +62,23 @@ type Taken<T> = Option<Result<T, EngineError>>;
 impl<T, S: Default> Mailbox<T, S> {
     /// An empty mailbox that is full at weight `high`; `waker` is the model thread's.
     pub(crate) fn new(waker: Arc<Waker>, high: usize, weigh: fn(&T) -> usize) -> Self {
+        Self::with_cut(waker, high, weigh, |_| None)
+    }
+
+    /// As [`Mailbox::new`], where a reader takes what `cut` takes off an item, until that gives none.
+    pub(crate) fn with_cut(
+        waker: Arc<Waker>,
+        high: usize,
+        weigh: fn(&T) -> usize,
+        cut: fn(&mut T) -> Option<T>,
+    ) -> Self {
         let inside = Inside {
             items: VecDeque::new(),
             weight: 0,
             done: None,
             task: None,
             weigh,
+            cut,
             stats: S::default(),
             elapsed: Duration::ZERO,
         };
@@ -92,7 +105,7 @@ impl<T, S> Mailbox<T, S> {
         self.tell(q);
     }
 
-    /// Ends the stream; the first word counts. `f` gets the time since the request.
+    /// Ends the stream; only the first call has an effect. `f` gets the time since the request.
     pub(crate) fn finish(&self, result: Result<(), EngineError>, f: impl FnOnce(&mut S, Duration)) {
         let mut q = lock(&self.inside);
         f(&mut q.stats, self.begun.elapsed());
@@ -144,7 +157,11 @@ impl<T, S> Mailbox<T, S> {
 
     /// What a reader gets now, and whether the model may go on since; `None` when the reader must wait.
     fn take(&self, q: &mut Inside<T, S>) -> Option<(Taken<T>, bool)> {
-        if let Some(item) = q.items.pop_front() {
+        if let Some(front) = q.items.front_mut() {
+            let item = match (q.cut)(front) {
+                Some(piece) => piece,
+                None => q.items.pop_front()?,
+            };
             let was_full = q.weight >= self.high;
             q.weight -= (q.weigh)(&item);
             return Some((Some(Ok(item)), was_full && q.weight < self.high));

@@ -28,10 +28,10 @@ fn lockstep_changes_no_sample_of_a_long_text() {
             (audio(&mut stream), stream.stats())
         };
         let (alone, stats) = run(1);
-        assert!(stats.chunks >= 12, "{} chunks", stats.chunks);
+        assert!(stats.passages >= 12, "{} chunks", stats.passages);
         for lockstep in [2, 8, usize::MAX] {
             let (got, other) = run(lockstep);
-            assert_eq!((other.chunks, other.frames), (stats.chunks, stats.frames));
+            assert_eq!((other.passages, other.frames), (stats.passages, stats.frames));
             same(&format!("lockstep {lockstep}"), &got, &alone);
         }
     }

@@ -11,9 +11,9 @@ use voce_nn::Precision;
 fn say(store: &Store, precision: Precision) -> Vec<f32> {
     let options = SpeakerOptions { precision, threads: 1, ..Default::default() };
     let speaker = Speaker::open(store, folder("lsd").to_str().unwrap(), &options).unwrap();
-    let voice = speaker.voice(store, "voice").unwrap();
+    let voice = speaker.voice("voice").unwrap();
     let request = SpeakRequest {
-        voice: Some(voice),
+        voice: voice.into(),
         temperature: Some(0.0),
         max_frames: Some(4),
         ..Default::default()

@@ -56,7 +56,7 @@ fn what_the_package_says_is_said_however_the_work_is_shared() {
                 let got = support::audio(&mut stream);
                 let stats = stream.stats();
                 let frames = t.said_frames();
-                assert_eq!(stats.chunks, frames.len(), "{what}");
+                assert_eq!(stats.passages, frames.len(), "{what}");
                 assert_eq!(stats.frames, frames.iter().sum::<usize>(), "{what}");
                 assert_eq!(stats.samples, got.len(), "{what}");
                 assert_eq!(stats.unended, 0, "{what}");

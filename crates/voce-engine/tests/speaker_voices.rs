@@ -3,9 +3,9 @@
 mod support;
 
 use support::{Talker, exact, folder, rel, same};
-use voce_engine::SpeakRequest;
+use voce_engine::{SpeakRequest, VoiceChoice};
 use voce_engine::speaker::SpeakerOptions;
-use voce_models::pocket::{Voice, VoiceData};
+use voce_models::speech::{Voice, VoiceData};
 use voce_nn::Precision;
 use voce_runtime::Exec;
 
@@ -34,6 +34,7 @@ fn tensors(bytes: &[u8]) -> Vec<Named> {
 }
 
 fn floats(voice: &Voice) -> Vec<f32> {
+    let Voice::Past(voice) = voice else { panic!("{voice:?}") };
     let values = voice.export(&mut Exec::new(1).unwrap()).into_iter().filter_map(|t| match t.data {
         VoiceData::Floats(v) => Some(v),
         VoiceData::Integers(_) => None,
@@ -46,7 +47,7 @@ fn a_cloned_voice_is_the_one_the_package_exported() {
     // The other small models run at 2400 Hz, which is no rate of an audio file.
     for case in ["lsd"] {
         let t = Talker::new(case, &exact());
-        let cloned = t.speaker.clone_voice(&folder(case).join("prompt.wav")).unwrap();
+        let cloned = t.speaker.clone_voice(&folder(case).join("prompt.wav"), None).unwrap();
         let got = tensors(&t.speaker.voice_bytes(&cloned).unwrap());
         let want = tensors(&std::fs::read(folder(case).join("voice.safetensors")).unwrap());
         let names =
@@ -65,14 +66,13 @@ fn a_cloned_voice_is_the_one_the_package_exported() {
 #[test]
 fn a_voice_is_found_by_name_in_the_folder_in_the_store_and_by_path() {
     let t = Talker::new("wide_speaker", &exact());
-    let store = &t.store.store;
     assert_eq!(t.speaker.default_voice().as_deref(), Some("voice"));
-    assert_eq!(t.speaker.voice_names(store), ["voice", "voice_old"]);
+    assert_eq!(t.speaker.voice_names(), ["voice", "voice_old"]);
     let want = floats(&t.voice);
     let path = folder("wide_speaker").join("voice.safetensors");
-    let by_path = t.speaker.voice(store, path.to_str().unwrap()).unwrap();
+    let by_path = t.speaker.voice(path.to_str().unwrap()).unwrap();
     same("by path", &floats(&by_path), &want);
-    same("the older format", &floats(&t.speaker.voice(store, "voice_old").unwrap()), &want);
+    same("the older format", &floats(&t.speaker.voice("voice_old").unwrap()), &want);
 }
 
 #[test]
@@ -81,15 +81,15 @@ fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
         let t = Talker::new("lsd", &SpeakerOptions { precision, ..exact() });
         let store = &t.store.store;
         let prompt = folder("lsd").join("prompt.wav");
-        let cloned = t.speaker.voice(store, prompt.to_str().unwrap()).unwrap();
+        let cloned = t.speaker.voice(prompt.to_str().unwrap()).unwrap();
         store.voices().create().unwrap();
         std::fs::write(store.voices().path("anna").unwrap(), t.speaker.voice_bytes(&cloned).unwrap())
             .unwrap();
-        assert_eq!(t.speaker.voice_names(store), ["anna", "voice"]);
-        let anna = t.speaker.voice(store, "anna").unwrap();
+        assert_eq!(t.speaker.voice_names(), ["anna", "voice"]);
+        let anna = t.speaker.voice("anna").unwrap();
         same("written and read", &floats(&anna), &floats(&cloned));
-        let say = |voice| {
-            t.say("Hello world.", &SpeakRequest { voice: Some(voice), max_frames: Some(5), ..t.request() })
+        let say = |voice: Voice| {
+            t.say("Hello world.", &SpeakRequest { voice: voice.into(), max_frames: Some(5), ..t.request() })
         };
         same("it speaks as it did", &say(anna), &say(cloned));
     }
@@ -99,14 +99,14 @@ fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
 fn a_voice_changes_what_is_heard() {
     let t = Talker::new("lsd4", &exact());
     let with = t.say("Look at the water!", &t.request());
-    let without = t.say("Look at the water!", &SpeakRequest { voice: None, ..t.request() });
+    let without = t.say("Look at the water!", &SpeakRequest { voice: VoiceChoice::Nobody, ..t.request() });
     assert_ne!(with, without);
 }
 
 #[test]
 fn unknown_voices_list_the_known_ones() {
     let t = Talker::new("wide_speaker", &exact());
-    let unknown = |name: &str| t.speaker.voice(&t.store.store, name).map(drop).unwrap_err();
+    let unknown = |name: &str| t.speaker.voice(name).map(drop).unwrap_err();
     let e = unknown("nobody");
     assert_eq!(e.code(), "unknown_voice");
     assert!(e.to_string().contains("voice, voice_old"), "{e}");
@@ -122,7 +122,7 @@ fn unknown_voices_list_the_known_ones() {
 fn a_voice_of_another_model_is_refused() {
     let t = Talker::new("lsd4", &exact());
     let read = |path: std::path::PathBuf| {
-        t.speaker.voice(&t.store.store, path.to_str().unwrap()).map(drop).unwrap_err()
+        t.speaker.voice(path.to_str().unwrap()).map(drop).unwrap_err()
     };
     let e = read(folder("drifting_gqa").join("voice.safetensors"));
     assert_eq!(e.code(), "bad_voice");
@@ -135,14 +135,14 @@ fn a_voice_of_another_model_is_refused() {
     let other = Talker::new("drifting_gqa", &exact());
     let half = Talker::new("lsd4", &SpeakerOptions { precision: Precision::Bf16, ..exact() });
     for voice in [other.voice.clone(), half.voice.clone()] {
-        let request = SpeakRequest { voice: Some(voice), ..t.request() };
+        let request = SpeakRequest { voice: voice.into(), ..t.request() };
         let e = t.speaker.speak("Hello world.", &request).map(drop).unwrap_err();
         assert_eq!(e.code(), "bad_request", "{e}");
     }
     assert!(!t.say("Look at the water!", &t.request()).is_empty(), "the speaker is well");
     // One of the same shape and format is only another past.
     let twin = Talker::new("lsd4", &exact());
-    let request = SpeakRequest { voice: Some(twin.voice.clone()), ..t.request() };
+    let request = SpeakRequest { voice: twin.voice.clone().into(), ..t.request() };
     same(
         "a twin's voice",
         &t.say("Look at the water!", &request),

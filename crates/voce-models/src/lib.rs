@@ -8,5 +8,6 @@ pub mod decoder;
 pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;
+pub mod speech;
 pub mod stage;
 pub mod transducer;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use voce_audio::{AudioError, AudioSink, resample};
 use voce_engine::listener::{ListenEvent, ListenRequest, Listener, ListenerOptions};
 use voce_engine::store::Store;
-use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
+use voce_engine::{SpeakRequest, Speaker, SpeakerOptions, VoiceChoice};
 use voce_text::{Segment, parse_pauses};
 
 use crate::args::{ModelArgs, PrecisionArg};
@@ -17,7 +17,7 @@ use crate::console::{Console, milliseconds, round};
 use crate::device::{self, DeviceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::say::sink::Target;
-use crate::say::{speak_into, speaks_english};
+use crate::say::speak_into;
 use crate::word_errors::{errors, words};
 use crate::{hear, interrupt};
 
@@ -120,7 +120,10 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     let options =
         SpeakerOptions { precision, threads, slots: 1, device: device.clone(), ..SpeakerOptions::default() };
     let speaker = Speaker::open(&store, &reference, &options)?;
-    let voice = speaker.default_voice().map(|name| speaker.voice(&store, &name)).transpose()?;
+    let voice = match speaker.default_voice() {
+        Some(name) => speaker.voice(&name)?.into(),
+        None => VoiceChoice::Nobody,
+    };
     let speaker_load = start.elapsed();
     interrupt::check()?;
     let start = Instant::now();
@@ -131,13 +134,7 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     interrupt::check()?;
     progress.finish_and_clear();
 
-    let request = SpeakRequest {
-        voice,
-        seed: args.seed,
-        lockstep: 1,
-        normalize: speaks_english(&speaker),
-        ..SpeakRequest::default()
-    };
+    let request = SpeakRequest { voice, seed: args.seed, lockstep: 1, ..SpeakRequest::default() };
     let from = speaker.info().sample_rate;
     let mut kept = Kept { samples: Vec::new(), sink: target.open(from as u32)? };
     let stats = speak_into(console, &speaker, &text, &request, &mut kept, target.live())?;

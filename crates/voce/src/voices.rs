@@ -71,9 +71,9 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
     let voice = if clip.extension().is_some_and(|e| e == "safetensors") {
         // A path with a separator is never taken for a name.
         let path = std::path::absolute(clip).unwrap_or_else(|_| clip.to_owned());
-        speaker.voice(store, &path.display().to_string())?
+        speaker.voice(&path.display().to_string())?
     } else {
-        speaker.clone_voice(clip)?
+        speaker.clone_voice(clip, None)?
     };
     interrupt::check()?;
     progress.finish_and_clear();

@@ -17,7 +17,8 @@ use crate::EngineError;
 use crate::pulse::{Life, Pulse};
 use crate::wake::Waker;
 
-pub(crate) use team::{Team, default_threads};
+pub(crate) use team::Team;
+pub use team::default_threads;
 
 /// What a lane does: the streams of one kind of model, and its slots.
 pub(crate) trait Work {

@@ -12,7 +12,7 @@ use voce_text::Tokenizer;
 use voce_text::tokenizer::MAX_FILE_BYTES;
 
 use crate::EngineError;
-use crate::speaker::plain_tokenizer;
+use crate::family::plain_tokenizer;
 use crate::store::{Family, Located, Store};
 
 /// Largest configuration read; those of NeMo list the whole vocabulary three times.

@@ -11,7 +11,7 @@ use voce_runtime::{Cores, Exec};
 use super::slot::NewStream;
 use crate::EngineError;
 use crate::device::Place;
-use crate::speaker::default_threads;
+use crate::lane::default_threads;
 use crate::wake::{Waker, lock};
 
 /// Lanes at most.

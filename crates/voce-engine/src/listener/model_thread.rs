@@ -23,7 +23,7 @@ use super::words::Speller;
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
 use crate::pulse::{Life, Pulse, Stage};
-use crate::speaker::Tracer;
+use crate::trace::Tracer;
 use crate::wake::{Waker, lock};
 
 /// Encoder frames of a step at most, unless one stream alone needs more.

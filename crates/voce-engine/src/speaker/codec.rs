@@ -1,23 +1,23 @@
-//! The codec stage: latents in, audio out in the order of the text.
+//! The codec stage: frames in, audio out in the order of the text.
 //!
 //! It runs beside the language model on a thread of its own, or in line with it. The first frame of a
-//! chunk is decoded at once; later ones in growing groups, which read the codec's weights once a group.
+//! passage is decoded at once; later ones in growing groups, which read the codec's weights once a group.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use voce_models::mimi::{MimiDecoder, MimiDecoderState};
-use voce_runtime::{Exec, Span};
+use voce_models::speech::{Frame, Speech, SpokenWord, Vocoder, VocoderRoom, Voice};
+use voce_runtime::{Exec, RuntimeError, Span};
 
-use super::stream::Output;
-use super::trace::Tracer;
+use super::stream::{AudioChunk, Output, Sound};
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
 use crate::pulse::{Pulse, Stage};
+use crate::trace::Tracer;
 
-/// Frames of one slot decoded together once it is ahead of playback.
-pub(super) const GROUP: usize = 4;
+/// What traces and statistics call the stage.
+const NAME: &str = "codec";
 /// Streams of a device from which every frame is decoded as it comes: they fill it without groups, and a step of as
 /// many streams as the one before is the same work over again.
 const CROWD: usize = 64;
@@ -27,9 +27,9 @@ pub(super) enum Message {
     /// A request begins.
     Open { job: u64, output: Arc<Output> },
     /// A slot begins part `order` of a request.
-    Begin { slot: usize, job: u64, order: usize },
-    /// A frame of a slot.
-    Frame { slot: usize, latent: Vec<f32> },
+    Begin { slot: usize, job: u64, order: usize, voice: Option<Voice> },
+    /// A frame of a slot, and the words that it begins or completes.
+    Frame { slot: usize, frame: Frame, words: Vec<SpokenWord> },
     /// A slot's part is complete.
     End { slot: usize },
     /// Part `order` of a request is silence.
@@ -45,7 +45,8 @@ pub(super) enum Message {
 struct Slot {
     job: u64,
     order: usize,
-    latents: VecDeque<Vec<f32>>,
+    voice: Option<Voice>,
+    frames: VecDeque<(Frame, Vec<SpokenWord>)>,
     decoded: usize,
     ended: bool,
 }
@@ -55,26 +56,61 @@ struct Decoded {
     slot: usize,
     job: u64,
     order: usize,
-    samples: Vec<f32>,
+    chunk: AudioChunk,
+}
+
+/// A part of a request that waits until those before it are complete.
+#[derive(Default)]
+struct Part {
+    sounds: Vec<Sound>,
+    complete: bool,
 }
 
 struct Job {
     output: Arc<Output>,
-    /// The part that goes to the reader now.
+    /// The part that goes to the reader now, and the samples that were delivered before it.
     current: usize,
-    /// Later parts: their audio so far, and whether they are complete.
-    parts: BTreeMap<usize, (Vec<f32>, bool)>,
+    before: usize,
+    /// Samples delivered.
+    delivered: usize,
+    /// Later parts.
+    parts: BTreeMap<usize, Part>,
     closed: Option<Result<(), EngineError>>,
+}
+
+impl Job {
+    fn push(&mut self, mut sound: Sound, sample_rate: usize) {
+        if let Sound::Audio(chunk) = &mut sound {
+            let from = self.before as f64 / sample_rate as f64;
+            for word in &mut chunk.words {
+                word.start += from;
+                word.end += from;
+            }
+        }
+        self.delivered += sound.samples();
+        self.output.push(sound);
+    }
+
+    /// The part under way is complete: the next one begins.
+    fn turn(&mut self) {
+        self.current += 1;
+        self.before = self.delivered;
+    }
 }
 
 /// Decodes and delivers.
 pub(super) struct CodecStage {
-    decoder: Arc<MimiDecoder>,
-    state: MimiDecoderState,
+    vocoder: Box<dyn Vocoder>,
+    room: VocoderRoom,
+    sample_rate: usize,
+    frame_size: usize,
+    fade_in: usize,
     slots: Vec<Option<Slot>>,
     jobs: BTreeMap<u64, Job>,
     spans: Vec<Span>,
-    input: Vec<f32>,
+    frames: Vec<Frame>,
+    /// Words of the frames under way, by span.
+    words: Vec<Vec<SpokenWord>>,
     /// What a device has decoded last: handed over while it decodes the next frames.
     held: Vec<Decoded>,
     tracer: Tracer,
@@ -86,26 +122,36 @@ pub(super) struct CodecStage {
 
 impl CodecStage {
     pub(super) fn new(
-        decoder: Arc<MimiDecoder>,
+        speech: &dyn Speech,
         slots: usize,
         tracer: Tracer,
         pulse: Arc<Pulse>,
         faults: Faults,
     ) -> Self {
-        let state = decoder.state_for(slots, slots.max(GROUP), GROUP);
+        let info = speech.info();
+        let room = VocoderRoom { slots, frames: slots.max(info.group), slot_frames: info.group };
         Self {
-            state,
+            vocoder: speech.vocoder(room),
+            room,
+            sample_rate: info.sample_rate,
+            frame_size: info.frame_size,
+            fade_in: info.fade_in,
             slots: (0..slots).map(|_| None).collect(),
             jobs: BTreeMap::new(),
             spans: Vec::with_capacity(slots),
-            input: Vec::new(),
+            frames: Vec::new(),
+            words: Vec::new(),
             held: Vec::new(),
-            decoder,
             tracer,
             pulse,
             faults,
             warm: false,
         }
+    }
+
+    /// Takes the device memory that all slots need.
+    pub(super) fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
+        self.vocoder.reserve(exec)
     }
 
     pub(super) fn handle(&mut self, message: Message) {
@@ -115,16 +161,17 @@ impl CodecStage {
         }
         match message {
             Message::Open { job, output } => {
-                self.jobs.insert(job, Job { output, current: 0, parts: BTreeMap::new(), closed: None });
+                let parts = BTreeMap::new();
+                let new = Job { output, current: 0, before: 0, delivered: 0, parts, closed: None };
+                self.jobs.insert(job, new);
             }
-            Message::Begin { slot, job, order } => {
-                self.state.reset(slot);
-                self.slots[slot] =
-                    Some(Slot { job, order, latents: VecDeque::new(), decoded: 0, ended: false });
+            Message::Begin { slot, job, order, voice } => {
+                let frames = VecDeque::new();
+                self.slots[slot] = Some(Slot { job, order, voice, frames, decoded: 0, ended: false });
             }
-            Message::Frame { slot, latent } => {
+            Message::Frame { slot, frame, words } => {
                 if let Some(s) = &mut self.slots[slot] {
-                    s.latents.push_back(latent);
+                    s.frames.push_back((frame, words));
                 }
             }
             Message::End { slot } => {
@@ -134,7 +181,7 @@ impl CodecStage {
                 self.retire(slot);
             }
             Message::Silence { job, order, samples } => {
-                self.deliver(job, order, vec![0.0; samples], true);
+                self.deliver(job, order, Some(Sound::Silence(samples)), true);
             }
             Message::Close { job, result } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
@@ -145,9 +192,7 @@ impl CodecStage {
             }
             Message::Drop { job } => {
                 for slot in &mut self.slots {
-                    if slot.as_ref().is_some_and(|s| s.job == job) {
-                        *slot = None;
-                    }
+                    slot.take_if(|s| s.job == job);
                 }
                 self.jobs.remove(&job);
             }
@@ -155,7 +200,7 @@ impl CodecStage {
         }
     }
 
-    /// Whether a slot still has frames of an earlier chunk.
+    /// Whether a slot still has frames of an earlier passage.
     pub(super) fn is_busy(&mut self, slot: usize) -> bool {
         self.hand_over();
         self.slots[slot].is_some()
@@ -172,62 +217,48 @@ impl CodecStage {
     }
 
     fn round(&mut self, exec: &mut Exec) -> bool {
-        self.spans.clear();
-        self.input.clear();
-        let mut room = self.state.max_frames();
-        let crowd = exec.device().is_some() && self.slots.iter().flatten().count() >= CROWD;
-        let group = if crowd { 1 } else { GROUP };
-        for (i, slot) in self.slots.iter_mut().enumerate() {
-            let Some(s) = slot else { continue };
-            // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
-            let due = s.decoded.clamp(1, group);
-            if s.latents.is_empty() || (!s.ended && s.latents.len() < due) || room == 0 {
-                continue;
-            }
-            let n = s.latents.len().min(group).min(room);
-            room -= n;
-            s.latents.drain(..n).for_each(|l| self.input.extend_from_slice(&l));
-            self.spans.push(Span { slot: i, rows: n });
-        }
+        self.gather(exec);
         if self.spans.is_empty() {
             if std::mem::take(&mut self.warm) && self.slots.iter().all(Option::is_none) {
-                self.warm_step(exec);
+                self.pulse.begin(Stage::Codec);
+                self.vocoder.warm(exec);
+                self.pulse.warmed(Stage::Codec);
             }
             return false;
         }
         self.pulse.begin(Stage::Codec);
         self.faults.pass(FaultPoint::Codec);
         let begun = Instant::now();
-        self.decoder.begin_decode(exec, &mut self.state, &self.spans, &self.input);
+        self.vocoder.step(exec, &self.spans, &self.frames);
         self.hand_over();
-        let audio = self.decoder.finish_decode(exec, &mut self.state);
+        let audio = self.vocoder.fetch(exec);
         if exec.status().is_err() {
             return false;
         }
         let took = begun.elapsed();
-        let frames: usize = self.spans.iter().map(|s| s.rows).sum();
-        self.tracer.event("codec", begun, took, frames);
+        let frames = self.frames.len();
+        self.tracer.event(NAME, begun, took, frames);
         self.pulse.end(Stage::Codec, took, frames, self.spans.iter().map(|s| s.slot));
         let now = Instant::now();
-        let (frame, fade) = (self.decoder.frame_size(), self.decoder.sample_rate() / 200);
         let mut at = 0;
-        for span in &self.spans {
-            let mut samples = audio[at..at + span.rows * frame].to_vec();
+        for (span, words) in self.spans.iter().zip(self.words.drain(..)) {
+            let mut samples = audio[at..at + span.rows * self.frame_size].to_vec();
             at += samples.len();
             let Some(s) = &mut self.slots[span.slot] else { continue };
             if s.decoded == 0 {
-                fade_in(&mut samples, fade);
+                fade_in(&mut samples, self.fade_in);
             }
             s.decoded += span.rows;
             if let Some(job) = self.jobs.get(&s.job) {
                 let share = took.mul_f64(span.rows as f64 / frames as f64);
                 let end = job.output.since(now);
                 job.output.record(|st| {
-                    st.codec += share;
+                    st.add(NAME, share);
                     st.codec_span.add(end, took, share);
                 });
             }
-            self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, samples });
+            let chunk = AudioChunk { samples, words };
+            self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, chunk });
         }
         if exec.device().is_none() {
             self.hand_over();
@@ -235,57 +266,77 @@ impl CodecStage {
         true
     }
 
+    /// Takes the frames that are due.
+    fn gather(&mut self, exec: &mut Exec) {
+        self.spans.clear();
+        self.frames.clear();
+        self.words.clear();
+        let mut room = self.room.frames;
+        let crowd = exec.device().is_some() && self.slots.iter().flatten().count() >= CROWD;
+        let group = if crowd { 1 } else { self.room.slot_frames };
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            let Some(s) = slot else { continue };
+            // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
+            let due = s.decoded.clamp(1, group);
+            if s.frames.is_empty() || (!s.ended && s.frames.len() < due) || room == 0 {
+                continue;
+            }
+            if s.decoded == 0 {
+                self.vocoder.start(exec, i, s.voice.as_ref());
+            }
+            let rows = s.frames.len().min(group).min(room);
+            room -= rows;
+            let mut words = Vec::new();
+            for (frame, with) in s.frames.drain(..rows) {
+                self.frames.push(frame);
+                words.extend(with);
+            }
+            self.words.push(words);
+            self.spans.push(Span { slot: i, rows });
+        }
+    }
+
     /// Gives readers the audio that was held.
     pub(super) fn hand_over(&mut self) {
         let mut held = std::mem::take(&mut self.held);
-        for Decoded { slot, job, order, samples } in held.drain(..) {
-            self.deliver(job, order, samples, false);
+        for Decoded { slot, job, order, chunk } in held.drain(..) {
+            self.deliver(job, order, Some(Sound::Audio(chunk)), false);
             self.retire(slot);
         }
         self.held = held;
-    }
-
-    /// A frame that nobody hears. The slot it uses starts anew with its next chunk.
-    fn warm_step(&mut self, exec: &mut Exec) {
-        self.pulse.begin(Stage::Codec);
-        self.input.clear();
-        self.input.resize(self.decoder.latent_dim(), 0.0);
-        self.state.reset(0);
-        self.decoder.decode(exec, &mut self.state, &[Span { slot: 0, rows: 1 }], &self.input);
-        self.pulse.warmed(Stage::Codec);
     }
 
     /// Completes a slot's part once all its frames are decoded.
     fn retire(&mut self, slot: usize) {
         if let Some(s) = &self.slots[slot]
             && s.ended
-            && s.latents.is_empty()
+            && s.frames.is_empty()
         {
             let (job, order) = (s.job, s.order);
             self.slots[slot] = None;
-            self.deliver(job, order, Vec::new(), true);
+            self.deliver(job, order, None, true);
         }
     }
 
     /// Hands audio of a part to the reader, or keeps it until the parts before are complete.
-    fn deliver(&mut self, job: u64, order: usize, samples: Vec<f32>, complete: bool) {
+    fn deliver(&mut self, job: u64, order: usize, sound: Option<Sound>, complete: bool) {
         let Some(j) = self.jobs.get_mut(&job) else { return };
         if order == j.current {
-            j.output.push(samples);
+            sound.into_iter().for_each(|sound| j.push(sound, self.sample_rate));
             if complete {
-                j.current += 1;
-                while let Some((samples, complete)) = j.parts.remove(&j.current) {
-                    j.output.push(samples);
-                    if !complete {
+                j.turn();
+                while let Some(part) = j.parts.remove(&j.current) {
+                    part.sounds.into_iter().for_each(|sound| j.push(sound, self.sample_rate));
+                    if !part.complete {
                         break;
                     }
-                    j.current += 1;
+                    j.turn();
                 }
             }
         } else {
             let part = j.parts.entry(order).or_default();
-            part.0.extend_from_slice(&samples);
-            part.1 |= complete;
+            part.sounds.extend(sound);
+            part.complete |= complete;
         }
         self.finish(job);
     }
@@ -312,7 +363,7 @@ impl CodecStage {
     }
 }
 
-/// A fresh decoder starts with a small step: the first 5 ms rise from 0 to 1, both ends included.
+/// The first `n` samples rise from 0 to 1, both ends included.
 fn fade_in(samples: &mut [f32], n: usize) {
     let last = n.saturating_sub(1).max(1) as f32;
     for (i, s) in samples.iter_mut().take(n).enumerate() {

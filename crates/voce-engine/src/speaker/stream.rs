@@ -4,39 +4,82 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use voce_models::speech::SpokenWord;
+
 use crate::mailbox::Mailbox;
 use crate::wake::Waker;
 use crate::{EngineError, StageTime};
 
+/// Samples of silence that a reader gets at once.
+const SILENCE_PIECE: usize = 4096;
+
 /// A piece of audio, mono, at the speaker's sample rate.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct AudioChunk {
     /// Samples in -1..1, not clamped.
     pub samples: Vec<f32>,
+    /// Words that this audio begins or completes, with times that count from the request's first sample; none from
+    /// models that do not tell them.
+    pub words: Vec<SpokenWord>,
+}
+
+/// What waits for a reader. Silence takes no memory until it is read.
+#[derive(Debug)]
+pub(super) enum Sound {
+    Audio(AudioChunk),
+    Silence(usize),
+}
+
+impl Sound {
+    /// Its length.
+    pub(super) fn samples(&self) -> usize {
+        match self {
+            Self::Audio(chunk) => chunk.samples.len(),
+            Self::Silence(samples) => *samples,
+        }
+    }
+
+    fn cut(&mut self) -> Option<Self> {
+        match self {
+            Self::Silence(left) if *left > SILENCE_PIECE => {
+                *left -= SILENCE_PIECE;
+                Some(Self::Silence(SILENCE_PIECE))
+            }
+            _ => None,
+        }
+    }
+
+    fn read(self) -> AudioChunk {
+        match self {
+            Self::Audio(chunk) => chunk,
+            Self::Silence(samples) => AudioChunk { samples: vec![0.0; samples], words: Vec::new() },
+        }
+    }
 }
 
 /// The model's side of a stream.
-pub(super) struct Output(Mailbox<AudioChunk, SpeakStats>);
+pub(super) struct Output(Mailbox<Sound, SpeakStats>);
 
 impl Output {
     /// A stream whose model stops making more when `high` samples wait.
     pub(super) fn new(waker: Arc<Waker>, high: usize) -> Arc<Self> {
-        Arc::new(Self(Mailbox::new(waker, high, |chunk| chunk.samples.len())))
+        Arc::new(Self(Mailbox::with_cut(waker, high, Sound::samples, Sound::cut)))
     }
 
-    pub(super) fn push(&self, samples: Vec<f32>) {
-        if samples.is_empty() {
+    pub(super) fn push(&self, sound: Sound) {
+        if sound.samples() == 0 {
             return;
         }
         self.0.put(|q| {
             let elapsed = q.elapsed;
             q.stats.first_audio.get_or_insert(elapsed);
-            q.stats.samples += samples.len();
-            q.push(AudioChunk { samples });
+            q.stats.samples += sound.samples();
+            q.push(sound);
         });
     }
 
-    /// Ends the stream; the first word counts.
+    /// Ends the stream; only the first call has an effect.
     pub(super) fn finish(&self, result: Result<(), EngineError>) {
         self.0.finish(result, |stats, elapsed| stats.total = elapsed);
     }
@@ -70,38 +113,37 @@ pub struct SpeakStats {
     pub samples: usize,
     /// Frames made.
     pub frames: usize,
-    /// Chunks of text.
-    pub chunks: usize,
+    /// Passages of text.
+    pub passages: usize,
     /// Tokens of text.
     pub tokens: usize,
     /// Time in text prefill.
     pub prefill: Duration,
-    /// Time in the backbone.
-    pub backbone: Duration,
-    /// Time in the sampler head.
-    pub head: Duration,
-    /// Time in the codec.
-    pub codec: Duration,
+    /// Time in each stage, by the names of [`stages`](super::SpeakerInfo::stages).
+    pub stages: Vec<(&'static str, Duration)>,
     /// From the request until the model took up its text.
     pub queue: Duration,
     /// The prefill of its text, over time.
     pub prefill_span: StageTime,
-    /// Backbone and head, over time.
+    /// Every stage but the codec, over time.
     pub synth_span: StageTime,
     /// The codec, over time.
     pub codec_span: StageTime,
-    /// Chunks that reached their frame limit without an end.
+    /// Passages that reached their frame limit without an end.
     pub unended: usize,
 }
 
 impl SpeakStats {
-    /// Time in the stage of this name, of those in [`stages`](super::SpeakerInfo::stages).
+    /// Time in the stage of this name.
     pub fn stage(&self, name: &str) -> Duration {
-        match name {
-            "backbone" => self.backbone,
-            "head" => self.head,
-            "codec" => self.codec,
-            _ => Duration::ZERO,
+        self.stages.iter().find(|(n, _)| *n == name).map_or(Duration::ZERO, |(_, time)| *time)
+    }
+
+    /// Adds to the time of a stage.
+    pub(super) fn add(&mut self, name: &'static str, time: Duration) {
+        match self.stages.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, total)) => *total += time,
+            None => self.stages.push((name, time)),
         }
     }
 }
@@ -119,7 +161,7 @@ impl SpeechStream {
 
     /// The next chunk for a task that must not block; its waker is called when there is one, or the end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AudioChunk, EngineError>>> {
-        self.output.0.poll(cx)
+        self.output.0.poll(cx).map(|taken| taken.map(|sound| sound.map(Sound::read)))
     }
 }
 
@@ -127,7 +169,7 @@ impl Iterator for SpeechStream {
     type Item = Result<AudioChunk, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.output.0.next()
+        self.output.0.next().map(|sound| sound.map(Sound::read))
     }
 }
 

@@ -2,24 +2,27 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::Mutex;
 
 use voce_audio::voice_prompt::{LongPrompt, from_decoder};
 use voce_audio::{DecodeLimits, Decoder, Source};
-use voce_models::pocket::{Voice, VoiceData, VoiceEncoder, VoiceError, VoiceTensor};
-use voce_nn::Loader;
+use voce_models::speech::{Voice, VoiceChoice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::Exec;
 
-use super::{Speaker, looks_like_path};
+use super::Speaker;
 use crate::EngineError;
-use crate::store::Store;
+use crate::wake::lock;
+
+/// Voices that come with a model and were asked for by name: their files do not change while it is open.
+pub(super) type Known = Mutex<HashMap<String, Voice>>;
 
 impl Speaker {
     /// Names of the voices that come with the model and of those in the store.
-    pub fn voice_names(&self, store: &Store) -> Vec<String> {
-        let mut names: Vec<String> = self.files.iter().flat_map(|f| f.voices.keys().cloned()).collect();
-        names.extend(store.voices().list().into_iter().map(|v| v.name));
+    pub fn voice_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.shelf.files.keys().cloned().collect();
+        names.extend(self.speech.info().speakers.iter().cloned());
+        names.extend(self.store.iter().flat_map(|s| s.voices().list()).map(|v| v.name));
         names.sort();
         names.dedup();
         names
@@ -27,75 +30,96 @@ impl Speaker {
 
     /// The voice to use when none is asked for: the model's default if it is here, else its first.
     pub fn default_voice(&self) -> Option<String> {
-        let files = self.files.as_ref()?;
-        let default = files.default_voice.clone().filter(|v| files.voices.contains_key(v));
-        default.or_else(|| files.voices.keys().next().cloned())
+        let own = self.shelf.files.keys().chain(&self.speech.info().speakers);
+        let default = self.shelf.default.iter().find(|name| own.clone().any(|n| n == *name));
+        default.or_else(|| own.clone().next()).cloned()
     }
 
     /// A voice by name, by `.safetensors` file, or cloned from an audio file.
-    pub fn voice(&self, store: &Store, name: &str) -> Result<Arc<Voice>, EngineError> {
-        let ready = self.files.as_ref().and_then(|f| f.voices.get(name).cloned());
-        let path = match ready {
-            Some(path) => path,
-            None => match store.voices().find(name) {
-                Ok(path) => path,
-                Err(_) if looks_like_path(name) => PathBuf::from(name),
-                Err(_) => {
-                    return Err(EngineError::UnknownVoice {
-                        name: name.to_owned(),
-                        known: self.voice_names(store),
-                    });
-                }
-            },
-        };
-        if path.extension().is_some_and(|e| e == "safetensors") {
-            let mut exec = self.exec()?;
-            let wrap = |source| EngineError::Voice { name: name.to_owned(), source };
-            let file = SafetensorsFile::open(&path).map_err(|e| wrap(e.into()))?;
-            return Voice::read(&file, &mut exec, &self.lm).map(Arc::new).map_err(wrap);
+    pub fn voice(&self, name: &str) -> Result<Voice, EngineError> {
+        if let Some(voice) = lock(&self.known).get(name) {
+            return Ok(voice.clone());
         }
-        self.clone_voice(&path)
+        if let Some(path) = self.shelf.files.get(name) {
+            let voice = self.voice_at(path, name)?;
+            lock(&self.known).insert(name.to_owned(), voice.clone());
+            return Ok(voice);
+        }
+        if self.speech.info().speakers.iter().any(|s| s == name) {
+            return self.make_voice(name, VoiceSource::Name(name));
+        }
+        let kept = self.store.as_ref().and_then(|store| store.voices().find(name).ok());
+        let path = kept.or_else(|| looks_like_path(name).then(|| PathBuf::from(name)));
+        let unknown = || EngineError::UnknownVoice { name: name.to_owned(), known: self.voice_names() };
+        self.voice_at(&path.ok_or_else(unknown)?, name)
     }
 
-    /// Clones a voice from an audio file of up to 30 s; longer ones are cut at a pause.
-    pub fn clone_voice(&self, path: &Path) -> Result<Arc<Voice>, EngineError> {
-        // Ask for the encoder first: audio is of no use without it.
-        let encoder = self.encoder(&path.display().to_string())?;
+    /// The voice of a file, exported or to be cloned.
+    fn voice_at(&self, path: &Path, name: &str) -> Result<Voice, EngineError> {
+        if path.extension().is_none_or(|e| e != "safetensors") {
+            return self.clone_voice(path, None);
+        }
+        let wrap = |source| EngineError::Voice { name: name.to_owned(), source };
+        let file = SafetensorsFile::open(path).map_err(|e| wrap(e.into()))?;
+        self.make_voice(name, VoiceSource::Tensors(&file))
+    }
+
+    /// Clones a voice from an audio file of up to 30 s; longer ones are cut at a pause. `text` is what is said in it,
+    /// for models that use it.
+    pub fn clone_voice(&self, path: &Path, text: Option<&str>) -> Result<Voice, EngineError> {
+        let name = path.display().to_string();
+        // A model that cannot clone says so before anybody reads audio.
+        self.speech.can_clone(text).map_err(|source| EngineError::Voice { name: name.clone(), source })?;
         let wrap = |source| EngineError::Audio { path: path.to_owned(), source };
         let extension = path.extension().and_then(|e| e.to_str());
         let source = Source::file(path).map_err(wrap)?;
         let decoder = Decoder::open(source, extension, &DecodeLimits::default()).map_err(wrap)?;
         let rate = self.info.sample_rate as u32;
         let samples = from_decoder(decoder, rate, LongPrompt::CutOnPause).map_err(wrap)?;
-        let mut exec = self.exec()?;
-        let rows = encoder.rows(&mut exec, &samples);
-        Voice::from_rows(&mut exec, &self.lm, &rows)
-            .map(Arc::new)
-            .map_err(|source| EngineError::Voice { name: path.display().to_string(), source })
+        self.make_voice(&name, VoiceSource::Clip { samples: &samples, text })
+    }
+
+    /// Clones a voice from samples, mono, at the model's [sample rate](super::SpeakerInfo::sample_rate).
+    pub fn clone_samples(&self, samples: &[f32], text: Option<&str>) -> Result<Voice, EngineError> {
+        if samples.is_empty() || samples.iter().any(|s| !s.is_finite()) {
+            return Err(EngineError::BadRequest {
+                what: "recording",
+                value: format!("{} samples", samples.len()),
+                rule: "give samples from -1 to 1, and some of them",
+            });
+        }
+        self.make_voice("of samples", VoiceSource::Clip { samples, text })
+    }
+
+    /// One of its voices as the bytes of a safetensors file in the published layout.
+    pub fn voice_bytes(&self, voice: &Voice) -> Result<Vec<u8>, EngineError> {
+        let wrap = |source| EngineError::Voice { name: "export".into(), source };
+        file_bytes(self.speech.export(&mut self.exec()?, voice).map_err(wrap)?)
+    }
+
+    /// The voice that a request asks for.
+    pub(super) fn chosen(&self, choice: &VoiceChoice) -> Result<Option<Voice>, EngineError> {
+        match choice {
+            VoiceChoice::Nobody => Ok(None),
+            VoiceChoice::Ready(voice) => Ok(Some(voice.clone())),
+            VoiceChoice::Named(name) => self.voice(name).map(Some),
+            VoiceChoice::Default => self.default_voice().map(|name| self.voice(&name)).transpose(),
+        }
+    }
+
+    fn make_voice(&self, name: &str, from: VoiceSource<'_>) -> Result<Voice, EngineError> {
+        let wrap = |source| EngineError::Voice { name: name.to_owned(), source };
+        self.speech.voice(&mut self.exec()?, from).map_err(wrap)
     }
 
     fn exec(&self) -> Result<Exec, EngineError> {
         self.place.exec(self.info.threads)
     }
-
-    /// The voice encoder, loaded when first asked for.
-    fn encoder(&self, name: &str) -> Result<Arc<VoiceEncoder>, EngineError> {
-        let mut held = crate::wake::lock(&self.encoder);
-        if let Some(encoder) = &*held {
-            return Ok(encoder.clone());
-        }
-        let loader = self.place.loader(Loader::new(self.source.clone()));
-        let encoder = VoiceEncoder::load(&loader, &self.config, self.formats)
-            .map_err(|source| EngineError::Voice { name: name.to_owned(), source })?;
-        Ok(held.insert(Arc::new(encoder)).clone())
-    }
 }
 
-impl Speaker {
-    /// One of its voices as the bytes of a safetensors file in the published layout.
-    pub fn voice_bytes(&self, voice: &Voice) -> Result<Vec<u8>, EngineError> {
-        file_bytes(voice.export(&mut self.exec()?))
-    }
+/// Whether a path names an audio or voice file rather than a voice by name.
+fn looks_like_path(name: &str) -> bool {
+    name.contains(['/', '\\', '.']) || Path::new(name).exists()
 }
 
 fn file_bytes(tensors: Vec<VoiceTensor>) -> Result<Vec<u8>, EngineError> {

@@ -2,12 +2,10 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses a part
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use voce_engine::speaker::{Overlap, Speaker, SpeakerOptions, SpeechStream};
 use voce_engine::store::{Patience, Settings, Store};
-use voce_engine::{EngineError, SpeakRequest};
-use voce_models::pocket::Voice;
+use voce_engine::{EngineError, SpeakRequest, Voice};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Precision, Weights};
 
@@ -52,7 +50,7 @@ impl Empty {
 pub struct Talker {
     pub speaker: Speaker,
     pub store: Empty,
-    pub voice: Arc<Voice>,
+    pub voice: Voice,
     pub steps: usize,
     pub json: serde_json::Value,
     dump: SafetensorsFile,
@@ -72,7 +70,7 @@ impl Talker {
     pub fn new(case: &str, options: &SpeakerOptions) -> Self {
         let (store, dir) = (Empty::new(), folder(case));
         let speaker = Speaker::open(&store.store, dir.to_str().unwrap(), options).unwrap();
-        let voice = speaker.voice(&store.store, "voice").unwrap();
+        let voice = speaker.voice("voice").unwrap();
         let json = std::fs::read_to_string(dir.join("dump.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let steps = json["sampler_decode_steps"].as_u64().unwrap() as usize;
@@ -83,7 +81,7 @@ impl Talker {
     /// A request of the folder's voice without noise or normalisation.
     pub fn request(&self) -> SpeakRequest {
         SpeakRequest {
-            voice: Some(self.voice.clone()),
+            voice: self.voice.clone().into(),
             temperature: Some(0.0),
             steps: self.steps,
             normalize: false,

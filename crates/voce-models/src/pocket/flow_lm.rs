@@ -4,7 +4,7 @@ use voce_nn::{
     Embedding, Formats, LayerNorm, Linear, Loader, Transformer, TransformerShape, TransformerState, Watch,
     WeightError,
 };
-use voce_runtime::{Buffer, Exec, Format, KvSpec, Span};
+use voce_runtime::{Buffer, Exec, Format, KvSpec, RuntimeError, Span};
 
 use super::config::PocketConfig;
 use super::flow_head::{FlowHead, FlowHeadState};
@@ -129,10 +129,16 @@ impl FlowLm {
         }
     }
 
-    /// Makes room for more positions; streams in progress go on as before.
-    pub fn grow(&self, exec: &mut Exec, state: &mut FlowLmState, positions: usize) {
+    /// Makes room for more positions; streams in progress go on as before, whether there is memory for it or not.
+    pub fn grow(
+        &self,
+        exec: &mut Exec,
+        state: &mut FlowLmState,
+        positions: usize,
+    ) -> Result<(), RuntimeError> {
         let slots = state.last.rows();
         let mut grown = self.state(slots, positions.max(state.positions));
+        exec.reserve_cache(&mut grown.transformer.cache)?;
         self.widen(&mut grown, state.x.rows());
         for slot in 0..slots {
             let from = &state.transformer.cache;
@@ -140,6 +146,12 @@ impl FlowLm {
         }
         exec.copy_head(&state.last, 0, &mut grown.last, slots);
         *state = grown;
+        Ok(())
+    }
+
+    /// Takes the device memory of a state's keys and values now.
+    pub fn reserve(&self, exec: &mut Exec, state: &mut FlowLmState) -> Result<(), RuntimeError> {
+        Ok(exec.reserve_cache(&mut state.transformer.cache)?)
     }
 
     /// Makes room for more rows of one pass.

@@ -1,23 +1,27 @@
 //! Pocket TTS: text to latents by a causal transformer with a flow head, latents to speech by Mimi.
 
 mod config;
+mod family;
 mod flow_head;
 mod flow_lm;
 mod legacy;
+mod noise;
 mod random;
+mod script;
+mod synth;
+mod vocoder;
 mod voice;
 
 pub use config::{ConfigError, FlowType, PocketConfig, TokenizerKind};
+pub use family::{Pocket, PocketParts};
 pub use flow_head::FlowHead;
 pub use flow_lm::{FlowLm, FlowLmState, StepOutput};
 pub use legacy::SeparateFiles;
 pub use random::random_weights;
-pub use voice::{MAX_VOICE_POSITIONS, Voice, VoiceData, VoiceEncoder, VoiceError, VoiceTensor};
+pub use voice::{MAX_VOICE_POSITIONS, Voice, VoiceEncoder};
 
 /// EOS is ignored on the first frames: before speech starts the logit may cross the threshold.
 pub const MIN_FRAMES_BEFORE_EOS: usize = 6;
-/// Tokens per chunk of text unless the caller says otherwise.
-pub const DEFAULT_MAX_TOKENS: usize = 50;
 /// Added to the guess of frames after EOS.
 pub const EXTRA_FRAMES_AFTER_EOS: usize = 2;
 

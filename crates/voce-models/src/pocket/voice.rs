@@ -2,61 +2,20 @@
 
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, WeightError, Weights};
-use voce_runtime::cuda::CudaError;
 use voce_runtime::{Exec, KvCache, KvIndex, KvSpec};
 
 use super::config::PocketConfig;
 use super::flow_lm::FlowLm;
 use crate::mimi::MimiEncoder;
+use crate::speech::{VoiceData, VoiceError, VoiceTensor};
 
 /// The most positions a voice may have: two minutes of prompt.
 pub const MAX_VOICE_POSITIONS: usize = 1_500;
-
-/// What can be wrong with a voice.
-#[derive(Debug, thiserror::Error)]
-pub enum VoiceError {
-    /// A tensor is missing or of the wrong shape.
-    #[error(transparent)]
-    Weights(#[from] WeightError),
-    /// The file is some other safetensors file.
-    #[error("this is not a voice of this model: {0}")]
-    Other(String),
-    /// Longer than a prompt may be.
-    #[error("a voice of {0} positions: {MAX_VOICE_POSITIONS} is the most")]
-    TooLong(usize),
-    /// There is no room for it on the device.
-    #[error(transparent)]
-    Device(CudaError),
-    /// The checkpoint has no encoder.
-    #[error(
-        "these weights have no voice encoder, so they cannot clone a voice from audio: \
-         use a ready voice, or pull the weights with voice cloning"
-    )]
-    NoEncoder,
-}
 
 /// A voice ready to speak with.
 pub struct Voice {
     cache: KvCache,
     positions: usize,
-}
-
-/// One tensor of an exported voice.
-pub struct VoiceTensor {
-    /// Its name.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-    /// Its values.
-    pub data: VoiceData,
-}
-
-/// Values of a [`VoiceTensor`].
-pub enum VoiceData {
-    /// Keys and values.
-    Floats(Vec<f32>),
-    /// Positions.
-    Integers(Vec<i64>),
 }
 
 impl Voice {
@@ -69,7 +28,7 @@ impl Voice {
     pub fn from_rows(exec: &mut Exec, lm: &FlowLm, rows: &[f32]) -> Result<Self, VoiceError> {
         let positions = rows.len() / lm.dim();
         if positions > MAX_VOICE_POSITIONS {
-            return Err(VoiceError::TooLong(positions));
+            return Err(too_long(positions));
         }
         let mut state = lm.state(1, positions.max(1));
         lm.prefill_rows(exec, &mut state, 0, rows);
@@ -104,7 +63,7 @@ impl Voice {
         let stored = shape.get(2).copied().unwrap_or(0);
         let positions = Self::offset(file, stored)?;
         if positions > MAX_VOICE_POSITIONS {
-            return Err(VoiceError::TooLong(positions));
+            return Err(too_long(positions));
         }
         let mut cache = KvCache::new(lm.cache_spec(1, positions.max(1)));
         for layer in 0..spec.layers {
@@ -211,6 +170,10 @@ impl Voice {
     pub(super) fn cache(&self) -> &KvCache {
         &self.cache
     }
+}
+
+fn too_long(positions: usize) -> VoiceError {
+    VoiceError::TooLong { positions, most: MAX_VOICE_POSITIONS }
 }
 
 /// Frames that the encoder takes at once.

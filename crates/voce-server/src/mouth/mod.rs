@@ -12,8 +12,7 @@ use serde_json::json;
 use voce_engine::speaker::{SpeakStats, TextSender};
 use voce_engine::stage::weight_bytes;
 use voce_engine::store::Store;
-use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, SpeechStream, StageTime};
-use voce_models::pocket::Voice;
+use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, SpeechStream, StageTime, VoiceChoice};
 
 use crate::core::admission::{Gate, Load, Permit};
 use crate::core::error::ServerError;
@@ -216,11 +215,10 @@ impl Mouth {
         Ok(())
     }
 
-    /// The first request finds memory and caches as the second one does.
+    /// The first request finds memory, caches and its voice as the second one does.
     fn run_once(&self, part: usize, speaker: &Speaker) -> Result<(), EngineError> {
-        let voice = self.voice(part, speaker, &Ask { any_voice: true, ..Ask::default() })?;
-        let request = SpeakRequest { voice, max_frames: Some(2), ..self.options.request.clone() };
-        speaker.speak("Hello.", &request)?.try_for_each(|chunk| chunk.map(drop))
+        self.voice(part, speaker, &Ask { any_voice: true, ..Ask::default() })?;
+        speaker.warm()
     }
 
     /// Gives the memory back after so long without a request.
@@ -284,7 +282,7 @@ impl Mouth {
 
     /// Names of the voices.
     pub(crate) async fn voice_names(self: &Arc<Self>) -> Result<Vec<String>, ServerError> {
-        Ok(self.speaker().await?.voice_names(&self.store))
+        Ok(self.speaker().await?.voice_names())
     }
 
     /// The name of the default voice.
@@ -294,7 +292,7 @@ impl Mouth {
     }
 
     /// The voice of a request. Only names are taken, never paths: clients have no business with files.
-    fn voice(&self, part: usize, speaker: &Speaker, ask: &Ask) -> Result<Option<Arc<Voice>>, EngineError> {
+    fn voice(&self, part: usize, speaker: &Speaker, ask: &Ask) -> Result<VoiceChoice, EngineError> {
         let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
         let asked = asked.map(|v| {
             self.options
@@ -303,7 +301,7 @@ impl Mouth {
                 .find(|(alias, _)| alias == v)
                 .map_or(v, |(_, name)| name.as_str())
         });
-        let known = speaker.voice_names(&self.store);
+        let known = speaker.voice_names();
         let name = match asked {
             Some(name) if known.iter().any(|k| k == name) => Some(name.to_owned()),
             Some(name) if !ask.any_voice && !OPENAI_VOICES.contains(&name) => {
@@ -311,18 +309,18 @@ impl Mouth {
             }
             _ => self.options.voice.clone().or_else(|| speaker.default_voice()),
         };
-        let Some(name) = name else { return Ok(None) };
+        let Some(name) = name else { return Ok(VoiceChoice::Default) };
         let voices = &self.parts[part].voices;
         if let Some(voice) = lock(voices).get(&name) {
-            return Ok(Some(voice.clone()));
+            return Ok(voice.clone().into());
         }
-        let voice = speaker.voice(&self.store, &name)?;
+        let voice = speaker.voice(&name)?;
         let mut cache = lock(voices);
         if cache.len() >= limits::VOICE_CACHE {
             cache.clear();
         }
         cache.insert(name, voice.clone());
-        Ok(Some(voice))
+        Ok(voice.into())
     }
 
     /// Forgets a voice whose file has changed.
@@ -379,7 +377,6 @@ impl Mouth {
                 request.voice = this.voice(part, &speaker, &ask)?;
                 request.seed = ask.seed.unwrap_or_else(random_seed);
                 request.temperature = ask.temperature.or(request.temperature);
-                request.normalize &= speaker.info().language.as_deref().is_none_or(|l| l == "english");
                 speak(&speaker, &request)
             });
             match started.await.map_err(|_| ServerError::Internal)? {
@@ -563,7 +560,7 @@ impl Drop for Utterance {
         }
         let stats = self.stream.stats();
         if stats.frames > 0 {
-            let busy = stats.prefill + stats.backbone + stats.head + stats.codec;
+            let busy = stats.prefill + stats.stages.iter().map(|(_, time)| *time).sum::<Duration>();
             let label = ModelLabel { model: self.mouth.id().into() };
             metrics.step_seconds.get_or_create(&label).observe(busy.as_secs_f64() / stats.frames as f64);
         }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use voce_engine::Speaker;
-use voce_models::pocket::Voice;
+use voce_engine::{Speaker, Voice};
 
 use super::{OpenSpeaker, lock};
 use crate::core::vigil::Backoff;
@@ -15,7 +14,7 @@ pub(super) struct Part {
     pub(super) open: OpenSpeaker,
     held: RwLock<Option<Arc<Speaker>>>,
     pub(super) loading: tokio::sync::Mutex<()>,
-    pub(super) voices: Mutex<HashMap<String, Arc<Voice>>>,
+    pub(super) voices: Mutex<HashMap<String, Voice>>,
     /// Whether its model died and has not been loaded again.
     pub(super) dead: AtomicBool,
     was_loaded: AtomicBool,

@@ -79,7 +79,7 @@ pub(crate) async fn add(
         voices.create().map_err(voce_engine::EngineError::from)?;
         std::fs::write(&clip.0, &data)
             .map_err(|source| voce_engine::EngineError::Io { path: clip.0.clone(), source })?;
-        let voice = speaker.clone_voice(&clip.0).map_err(|e| match e {
+        let voice = speaker.clone_voice(&clip.0, None).map_err(|e| match e {
             // The clip's path is the server's own business.
             voce_engine::EngineError::Audio { source, .. } => ServerError::Audio(source),
             voce_engine::EngineError::Voice { source, .. } => {

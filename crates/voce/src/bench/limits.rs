@@ -194,7 +194,7 @@ pub(crate) fn product_rate(exec: &mut Exec, format: Format) -> f64 {
 pub(super) fn stages(info: &SpeakerInfo, runs: &Runs, rates: &Rates, steps: usize) -> ByStage<Stage> {
     let mean = |f: &dyn Fn(&super::measure::Run) -> usize| super::measure::mean(&runs.each(|r| f(r) as f64));
     let frames = mean(&|r| r.stats.frames).max(1.0);
-    let (tokens, chunks) = (mean(&|r| r.stats.tokens), mean(&|r| r.stats.chunks));
+    let (tokens, chunks) = (mean(&|r| r.stats.tokens), mean(&|r| r.stats.passages));
     let prompted = info.stages.iter().filter(|stage| stage.prompts);
     let prefill = prompted.map(|stage| rates.limit(stage, chunks, tokens)).sum();
     let mut all = vec![(PREFILL.to_owned(), Stage::new(runs.stage(|s| s.prefill_span.busy), prefill))];

@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use voce_engine::speaker::{Trace, default_threads};
 use voce_engine::store::Store;
-use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
+use voce_engine::{SpeakRequest, Speaker, SpeakerOptions, VoiceChoice};
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 
@@ -154,13 +154,13 @@ fn one(
         None => args.voice.clone().or_else(|| speaker.default_voice()),
     };
     let voice = match (&name, made) {
-        (Some(name), _) => Some(speaker.voice(&store, name)?),
+        (Some(name), _) => Some(speaker.voice(name)?),
         (None, made) => made,
     };
     let voice_name =
         name.or_else(|| voice.as_ref().map(|_| format!("{} random positions", voice::POSITIONS)));
     let request = SpeakRequest {
-        voice: voice.as_ref().map(Arc::clone),
+        voice: voice.map_or(VoiceChoice::Nobody, VoiceChoice::Ready),
         seed: SEED,
         steps: args.steps,
         max_frames: args.frames,
@@ -173,7 +173,7 @@ fn one(
     let device = options.device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
     if args.streams != [1] {
-        let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
+        let text = texts::of_tokens(|text| speaker.count_tokens(text), TOKENS);
         for &streams in &args.streams {
             let head = head.clone();
             crowd::Crowd::measure(&speaker, &text, &request, args, streams.max(1), device, head)?
@@ -181,7 +181,7 @@ fn one(
         }
         progress.finish_and_clear();
     } else if args.frames.is_some() {
-        let text = texts::of_tokens(speaker.tokenizer(), TOKENS);
+        let text = texts::of_tokens(|text| speaker.count_tokens(text), TOKENS);
         let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;
         let kernels = device.map(limits::kernel_times).unwrap_or_default();
         let peak = machine::peak_rss_mb();

@@ -1,7 +1,5 @@
 //! The texts that are timed, and a text of a given number of tokens.
 
-use voce_text::Tokenizer;
-
 use super::args::TextSize;
 
 /// A text with its name.
@@ -46,8 +44,7 @@ const WORDS: [&str; 24] = [
 ];
 
 /// A sentence of exactly `tokens` tokens, or as near to it as the tokeniser allows.
-pub(super) fn of_tokens(tokenizer: &Tokenizer, tokens: usize) -> String {
-    let count = |text: &str| tokenizer.encode(text).len();
+pub(super) fn of_tokens(count: impl Fn(&str) -> usize, tokens: usize) -> String {
     let mut sentence = String::from("Today");
     let mut next = WORDS.iter().cycle();
     loop {
@@ -72,6 +69,8 @@ pub(super) fn of_tokens(tokenizer: &Tokenizer, tokens: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use voce_text::Tokenizer;
+
     use super::*;
 
     #[test]
@@ -87,7 +86,7 @@ mod tests {
             concat!(env!("CARGO_MANIFEST_DIR"), "/../voce-models/tests/fixtures/pocket/lsd/tokenizer.json");
         let tokenizer = Tokenizer::from_file(path).unwrap();
         for tokens in [12, 24, 50] {
-            let text = of_tokens(&tokenizer, tokens);
+            let text = of_tokens(|text| tokenizer.encode(text).len(), tokens);
             assert_eq!(tokenizer.encode(&text).len(), tokens, "{text}");
         }
     }

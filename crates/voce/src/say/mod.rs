@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use voce_audio::AudioSink;
 use voce_engine::speaker::{Overlap, SpeakStats};
 use voce_engine::store::Store;
-use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream};
+use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream, VoiceChoice};
 
 use crate::args::{OverlapArg, SamplingArgs, SayArgs};
 use crate::console::Console;
@@ -74,14 +74,14 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     interrupt::check()?;
     let voice_name = args.voice.clone().or_else(|| speaker.default_voice());
     let voice = match &voice_name {
-        Some(name) => Some(speaker.voice(&store, name)?),
-        None => None,
+        Some(name) => speaker.voice(name)?.into(),
+        None => VoiceChoice::Nobody,
     };
     interrupt::check()?;
     let mut request = request(&args.sampling);
     request.voice = voice;
     request.lockstep = args.lockstep;
-    request.normalize = !args.no_normalize && speaks_english(&speaker);
+    request.normalize = !args.no_normalize;
     let seed = request.seed;
 
     // Audio is asked for before the output is opened: a text that cannot be spoken leaves no trace.
@@ -133,11 +133,6 @@ pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
 /// A seed short enough to type; the standard library's hash keys are random in every process.
 fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
-}
-
-/// Whether English rules for numbers fit; a model that does not tell its language is taken as English.
-pub(crate) fn speaks_english(speaker: &Speaker) -> bool {
-    speaker.info().language.as_deref().is_none_or(|l| l == "english")
 }
 
 /// Starts speaking; what is heard arrives on the channel.

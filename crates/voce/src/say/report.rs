@@ -1,5 +1,6 @@
 //! What `voce say` tells about its work: a progress line, a summary, a JSON object.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -75,9 +76,9 @@ pub(super) struct Report {
     load_ms: f64,
     wall_ms: f64,
     prefill_ms: f64,
-    backbone_ms: f64,
-    head_ms: f64,
-    codec_ms: f64,
+    /// Milliseconds in each stage, by its name with `_ms` after it.
+    #[serde(flatten)]
+    stages: BTreeMap<String, f64>,
     output: Option<String>,
 }
 
@@ -102,15 +103,13 @@ impl Report {
             threads: info.threads,
             cpu: machine::cpu_name(),
             isa: info.isa.name(),
-            chunks: stats.chunks,
+            chunks: stats.passages,
             tokens: stats.tokens,
             unended_chunks: stats.unended,
             load_ms: milliseconds(load),
             wall_ms: milliseconds(stats.total),
             prefill_ms: milliseconds(stats.prefill),
-            backbone_ms: milliseconds(stats.backbone),
-            head_ms: milliseconds(stats.head),
-            codec_ms: milliseconds(stats.codec),
+            stages: stats.stages.iter().map(|(n, time)| (format!("{n}_ms"), milliseconds(*time))).collect(),
             output,
         }
     }

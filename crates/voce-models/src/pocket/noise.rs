@@ -8,10 +8,10 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// The noise of chunk `chunk` of a request with `seed`.
-    pub(super) fn new(seed: u64, chunk: u64) -> Self {
+    /// The noise of passage `passage` of a request with `seed`.
+    pub(super) fn new(seed: u64, passage: u64) -> Self {
         // splitmix64 spreads the two numbers over the state.
-        let mut x = seed ^ chunk.wrapping_mul(0xd134_2543_de82_ef95);
+        let mut x = seed ^ passage.wrapping_mul(0xd134_2543_de82_ef95);
         let state = std::array::from_fn(|_| {
             x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = x;
@@ -68,10 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deviates_are_normal_reproducible_and_differ_by_chunk() {
-        let draw = |seed, chunk| {
+    fn deviates_are_normal_reproducible_and_differ_by_passage() {
+        let draw = |seed, passage| {
             let mut v = vec![0f32; 20_000];
-            Noise::new(seed, chunk).fill(0.5, None, &mut v);
+            Noise::new(seed, passage).fill(0.5, None, &mut v);
             v
         };
         let v = draw(1, 0);

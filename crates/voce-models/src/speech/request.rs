@@ -1,16 +1,16 @@
-//! What a caller asks of a speaker.
+//! What a caller asks of a model that speaks.
 
-use std::sync::Arc;
+use super::{SpeechError, Voice};
 
-use voce_models::pocket::Voice;
-
-use crate::EngineError;
-
-/// One utterance, short or as long as a book.
-#[derive(Clone)]
+/// One utterance, short or as long as a book. What a family cannot use, it refuses by name.
+#[derive(Clone, Debug)]
 pub struct SpeakRequest {
-    /// The voice; the model's own way of starting when absent.
-    pub voice: Option<Arc<Voice>>,
+    /// The voice.
+    pub voice: VoiceChoice,
+    /// Language of the text, in lower-case English; the model's own when absent.
+    pub language: Option<String>,
+    /// How to speak, in words ("warm, low, slow").
+    pub instruct: Option<String>,
     /// Sampling temperature; the model's default when absent.
     pub temperature: Option<f32>,
     /// Noise beyond this is drawn again.
@@ -19,38 +19,76 @@ pub struct SpeakRequest {
     pub seed: u64,
     /// Sampler steps per frame.
     pub steps: usize,
-    /// EOS logit that ends a chunk; the model's default when absent.
+    /// EOS logit that ends a passage; the model's default when absent.
     pub eos_threshold: Option<f32>,
     /// Frames after the end was seen; the model's guess when absent.
     pub frames_after_eos: Option<usize>,
-    /// Tokens per chunk of text.
+    /// Tokens per passage of text.
     pub max_tokens: usize,
     /// Exactly this many frames unless the end comes first.
     pub max_frames: Option<usize>,
-    /// Read numbers, dates and abbreviations out (English).
+    /// Read numbers, dates and abbreviations out, in languages that this is known for.
     pub normalize: bool,
-    /// Chunks of this request that may run side by side.
+    /// Passages of this request that may run side by side.
     pub lockstep: usize,
+}
+
+/// Who speaks.
+#[derive(Clone, Debug, Default)]
+pub enum VoiceChoice {
+    /// The model's default voice, if it has one.
+    #[default]
+    Default,
+    /// Nobody in particular: the model's own way of starting.
+    Nobody,
+    /// A voice by name, by `.safetensors` file, or cloned from an audio file.
+    Named(String),
+    /// A voice that is loaded.
+    Ready(Voice),
+}
+
+impl From<Voice> for VoiceChoice {
+    fn from(voice: Voice) -> Self {
+        Self::Ready(voice)
+    }
+}
+
+impl From<&str> for VoiceChoice {
+    fn from(name: &str) -> Self {
+        Self::Named(name.to_owned())
+    }
+}
+
+impl From<String> for VoiceChoice {
+    fn from(name: String) -> Self {
+        Self::Named(name)
+    }
 }
 
 /// Sampler steps that a request may ask for.
 pub const MAX_STEPS: usize = 256;
-/// Tokens per chunk that a request may ask for.
+/// Tokens per passage that a request may ask for.
 pub const MAX_TOKENS: usize = 400;
-/// Frames that a request may ask for: ten hours.
+/// Tokens per passage unless the caller says otherwise.
+const DEFAULT_MAX_TOKENS: usize = 50;
+/// Frames that a request may ask for: ten hours at 12.5 a second.
 pub const MAX_FRAMES: usize = 450_000;
+/// Frames after the end that a request may ask for.
+const MAX_TAIL: usize = 10_000;
 
 impl Default for SpeakRequest {
     fn default() -> Self {
         Self {
-            voice: None,
+            voice: VoiceChoice::Default,
+            language: None,
+            instruct: None,
             temperature: None,
             noise_clamp: None,
             seed: 0,
             steps: 1,
             eos_threshold: None,
             frames_after_eos: None,
-            max_tokens: voce_models::pocket::DEFAULT_MAX_TOKENS,
+            max_tokens: DEFAULT_MAX_TOKENS,
             max_frames: None,
             normalize: true,
             lockstep: usize::MAX,
@@ -59,9 +97,14 @@ impl Default for SpeakRequest {
 }
 
 impl SpeakRequest {
-    /// Refuses numbers that make no sense, naming them.
-    pub(super) fn check(&self) -> Result<(), EngineError> {
-        let bad = |what, value: String, rule| Err(EngineError::BadRequest { what, value, rule });
+    /// A request for a voice, by name or ready.
+    pub fn voice(voice: impl Into<VoiceChoice>) -> Self {
+        Self { voice: voice.into(), ..Self::default() }
+    }
+
+    /// Refuses numbers that make no sense for any family, naming them.
+    pub fn check(&self) -> Result<(), SpeechError> {
+        let bad = |what, value: String, rule| Err(SpeechError::Value { what, value, rule });
         if self.temperature.is_some_and(|t| !(0.0..=10.0).contains(&t)) {
             return bad("temperature", format!("{:?}", self.temperature.unwrap_or_default()), "use 0 to 10");
         }
@@ -84,7 +127,7 @@ impl SpeakRequest {
         if self.eos_threshold.is_some_and(f32::is_nan) {
             return bad("eos threshold", "NaN".into(), "use a number");
         }
-        if self.frames_after_eos.is_some_and(|n| n > 10_000) {
+        if self.frames_after_eos.is_some_and(|n| n > MAX_TAIL) {
             return bad(
                 "frames after eos",
                 self.frames_after_eos.unwrap_or_default().to_string(),

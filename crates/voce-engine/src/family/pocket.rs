@@ -1,31 +1,113 @@
-//! Which files a model is made of.
+//! Pocket TTS from files: configuration, weights, tokeniser and voices.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use voce_models::pocket::{PocketConfig, SeparateFiles};
-use voce_nn::Weights;
+use voce_models::pocket::{Pocket, PocketConfig, PocketParts, SeparateFiles, random_weights};
 use voce_nn::weights::SafetensorsFile;
+use voce_nn::{Loader, Precision, Weights};
 use voce_text::Tokenizer;
 
+use super::{OpenedSpeech, Shelf, plain_tokenizer};
 use crate::EngineError;
-use crate::store::Store;
+use crate::device::Place;
+use crate::packed;
+use crate::store::{Store, catalogue};
+
+/// Sizes that can be had with random weights, and their catalogue entries.
+pub(super) const SHAPES: [(&str, &str); 5] = [
+    ("pocket-100m", "pocket"),
+    ("pocket-24l", "pocket-24l"),
+    ("pocket-18m", "pocket-18m"),
+    ("pocket-7m", "pocket-7m"),
+    ("pocket-2m", "pocket-2m"),
+];
+
+/// Opens a model all of whose files are here.
+pub(super) fn open(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedSpeech, EngineError> {
+    let files = Files::find(store, reference)?;
+    let tokenizer = files.tokenizer()?;
+    let expected = files.config.flow_lm.lookup_table.n_bins;
+    if tokenizer.vocab_size() != expected {
+        return Err(EngineError::TokenizerSize { expected, got: tokenizer.vocab_size() });
+    }
+    let (source, paths) = files.weights()?;
+    let formats = place.formats(precision)?;
+    let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
+    let mut loader = Loader::new(source.clone());
+    if let Some(cache) = &packed {
+        loader = loader.with_cache(cache.clone());
+    }
+    let parts = PocketParts {
+        config: files.config,
+        tokenizer,
+        language: files.language,
+        formats,
+        later: place.loader(Loader::new(source)),
+    };
+    let model = Pocket::load(&place.loader(loader), parts)?;
+    let shelf = Shelf { files: files.voices, default: files.default_voice };
+    Ok(OpenedSpeech { speech: Arc::new(model), shelf, packed })
+}
+
+/// A model of a published size with random weights; none where the shape is no Pocket TTS.
+pub(super) fn random(
+    shape: &str,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Option<Result<OpenedSpeech, EngineError>> {
+    let (_, entry) = SHAPES.iter().find(|(name, _)| *name == shape)?;
+    Some(random_entry(entry, shape, seed, place, precision))
+}
+
+fn random_entry(
+    entry: &str,
+    shape: &str,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedSpeech, EngineError> {
+    let entry = catalogue::find(entry).expect("the catalogue has every shape");
+    let config = PocketConfig::from_yaml(&entry.config_yaml())
+        .map_err(|source| EngineError::Config { path: shape.into(), source })?;
+    let loader = place.loader(Loader::new(random_weights(seed)));
+    let parts = PocketParts {
+        tokenizer: plain_tokenizer(config.flow_lm.lookup_table.n_bins),
+        config,
+        language: None,
+        formats: place.formats(precision)?,
+        later: loader.clone(),
+    };
+    let model = Pocket::load(&loader, parts)?;
+    Ok(OpenedSpeech { speech: Arc::new(model), shelf: Shelf::default(), packed: None })
+}
+
+/// The configuration of a model, without its weights.
+pub(super) fn describe(store: &Store, reference: &str) -> Result<PocketConfig, EngineError> {
+    Ok(Files::find(store, reference)?.config)
+}
 
 /// The files of a Pocket TTS model.
-pub(super) struct Files {
-    pub config: PocketConfig,
+struct Files {
+    config: PocketConfig,
     root: PathBuf,
     weights: Vec<PathBuf>,
     tokenizer: Option<PathBuf>,
-    pub voices: BTreeMap<String, PathBuf>,
-    pub default_voice: Option<String>,
-    pub language: Option<String>,
+    voices: BTreeMap<String, PathBuf>,
+    default_voice: Option<String>,
+    language: Option<String>,
 }
 
 impl Files {
     /// Finds a model's files and reads its configuration.
-    pub(super) fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
+    fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
         let located = store.find(reference)?;
         let (yaml, path) = match (&located.config, located.entry) {
             (Some(path), _) => (read(path)?, path.clone()),
@@ -61,7 +143,7 @@ impl Files {
     }
 
     /// Opens the weights: one file, or the two of the older layout. Says which they are.
-    pub(super) fn weights(&self) -> Result<(Arc<dyn Weights>, Vec<PathBuf>), EngineError> {
+    fn weights(&self) -> Result<(Arc<dyn Weights>, Vec<PathBuf>), EngineError> {
         let c = &self.config;
         let separate = |flow_lm: PathBuf, mimi: PathBuf| {
             let weights = SeparateFiles {
@@ -89,7 +171,7 @@ impl Files {
     }
 
     /// Opens the tokeniser.
-    pub(super) fn tokenizer(&self) -> Result<Tokenizer, EngineError> {
+    fn tokenizer(&self) -> Result<Tokenizer, EngineError> {
         let name = &self.config.flow_lm.lookup_table.tokenizer_path;
         let path = match self.named(name) {
             Ok(path) => path,
@@ -101,45 +183,4 @@ impl Files {
 
 fn read(path: &Path) -> Result<String, EngineError> {
     std::fs::read_to_string(path).map_err(|source| EngineError::Io { path: path.to_owned(), source })
-}
-
-/// A tokeniser of letters and bytes for random weights, whose text means nothing.
-pub(crate) fn plain_tokenizer(tokens: usize) -> Tokenizer {
-    let mut vocab: Vec<(String, f32)> = vec![("<unk>".into(), 0.0)];
-    vocab.extend((0..256).map(|b| (format!("<0x{b:02X}>"), 0.0)));
-    // Words of one to four letters cover text with about four letters a token, as trained ones do.
-    vocab.push(("\u{2581}".into(), -3.0));
-    for punctuation in [".", ",", "!", "?", ";", ":", "'", "-"] {
-        vocab.push((punctuation.into(), -3.0));
-    }
-    let letters: Vec<char> = ('a'..='z').collect();
-    vocab.extend(letters.iter().map(|c| (c.to_string(), -6.0)));
-    vocab.extend(letters.iter().map(|c| (c.to_uppercase().to_string(), -6.0)));
-    for a in &letters {
-        for b in &letters {
-            vocab.push((format!("{a}{b}"), -7.0));
-            vocab.push((format!("\u{2581}{a}{b}"), -7.5));
-        }
-    }
-    for a in "etaoinshrdlu".chars() {
-        for b in "etaoinshrdlu".chars() {
-            for c in "etaoinshrdlu".chars() {
-                vocab.push((format!("{a}{b}{c}"), -8.0));
-            }
-        }
-    }
-    vocab.truncate(tokens);
-    while vocab.len() < tokens {
-        vocab.push((format!("<pad{}>", vocab.len()), -99.0));
-    }
-    let json = serde_json::json!({
-        "version": "1.0",
-        "added_tokens": [],
-        "normalizer": null,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": false},
-        "post_processor": null,
-        "decoder": {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": false},
-        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": true, "vocab": vocab},
-    });
-    Tokenizer::from_json_bytes(json.to_string().as_bytes()).expect("the plain tokeniser is valid")
 }

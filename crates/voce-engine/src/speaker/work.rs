@@ -1,0 +1,448 @@
+//! What a speaker's lane does: it gives slots to passages of text, feeds text to slots that speak, and steps what is live.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use voce_models::speech::{Line, Made, Passage, PassageEnd, Prompt, SpeakRequest, StepTimes, Synth, Voice};
+use voce_runtime::Exec;
+
+use super::beside::Codec;
+use super::codec::Message;
+use super::stream::Output;
+use super::text::Piece;
+use crate::EngineError;
+use crate::fault::{FaultPoint, Faults};
+use crate::lane::{self, Work};
+use crate::pulse::{Pulse, Stage};
+use crate::trace::Tracer;
+
+/// Requests under way at most; more wait in the channel, and are refused once that is full.
+const MAX_JOBS: usize = 1024;
+
+/// A request as the lane takes it.
+pub(super) struct NewJob {
+    pub pieces: Receiver<Piece>,
+    pub output: Arc<Output>,
+    pub voice: Option<Voice>,
+    pub request: Arc<SpeakRequest>,
+}
+
+struct Job {
+    id: u64,
+    new: NewJob,
+    /// The next part's place in the order, and the next passage's number.
+    order: usize,
+    number: u64,
+    live: usize,
+    frames: usize,
+    /// A passage that was taken from the queue before its turn.
+    held: Option<Passage>,
+    /// The slot that text of this request goes to while it speaks.
+    open: Option<usize>,
+    exhausted: bool,
+}
+
+/// What a request's text has next.
+enum Next {
+    Passage(Passage),
+    /// Not yet known.
+    Nothing,
+    /// No more.
+    Over,
+}
+
+/// The requests of a lane and its slots.
+pub(super) struct SpeakWork {
+    pub synth: Box<dyn Synth>,
+    pub codec: Codec,
+    pub requests: Receiver<NewJob>,
+    pub tracer: Tracer,
+    pub sample_rate: usize,
+    pub pulse: Arc<Pulse>,
+    pub faults: Faults,
+    /// Which request each slot speaks for.
+    slots: Vec<Option<u64>>,
+    jobs: VecDeque<Job>,
+    next_id: u64,
+    live: Vec<usize>,
+    made: Vec<Made>,
+    /// Where each request is among the jobs, for the step under way.
+    places: HashMap<u64, usize>,
+}
+
+/// What a [`SpeakWork`] is made of.
+pub(super) struct SpeakParts {
+    pub synth: Box<dyn Synth>,
+    pub codec: Codec,
+    pub requests: Receiver<NewJob>,
+    pub tracer: Tracer,
+    pub sample_rate: usize,
+    pub slots: usize,
+    pub pulse: Arc<Pulse>,
+    pub faults: Faults,
+}
+
+impl From<SpeakParts> for SpeakWork {
+    fn from(parts: SpeakParts) -> Self {
+        let SpeakParts { synth, codec, requests, tracer, sample_rate, slots, pulse, faults } = parts;
+        Self {
+            synth,
+            codec,
+            requests,
+            tracer,
+            sample_rate,
+            pulse,
+            faults,
+            slots: vec![None; slots],
+            jobs: VecDeque::new(),
+            next_id: 0,
+            live: Vec::with_capacity(slots),
+            made: Vec::with_capacity(slots),
+            places: HashMap::new(),
+        }
+    }
+}
+
+impl Work for SpeakWork {
+    fn admit(&mut self, _exec: &mut Exec) {
+        self.drop_cancelled();
+        self.take_requests();
+    }
+
+    fn step(&mut self, exec: &mut Exec) -> bool {
+        let fed = self.feed();
+        let begun = self.begin(exec);
+        let stepped = self.step_live(exec);
+        let closed = self.close_finished();
+        self.codec.flush();
+        let decoded = self.codec.work(exec);
+        fed || begun || stepped || closed || decoded
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.slots.iter().all(Option::is_none)
+    }
+
+    fn warm(&mut self, exec: &mut Exec) {
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
+        self.synth.warm(exec);
+        self.pulse.warmed(Stage::Model);
+        self.codec.send(Message::Warm);
+        self.codec.flush();
+        self.codec.work(exec);
+    }
+
+    fn failure(&self) -> Option<&'static str> {
+        self.codec.is_gone().then_some("the codec thread panicked")
+    }
+
+    fn end(&mut self, reason: &str) {
+        let stopped = || Err(EngineError::Stopped(reason.to_owned()));
+        self.jobs.iter().for_each(|job| job.new.output.finish(stopped()));
+        self.codec.fail(reason);
+        self.requests.try_iter().for_each(|new| new.output.finish(stopped()));
+    }
+}
+
+impl SpeakWork {
+    fn take_requests(&mut self) {
+        while self.jobs.len() < MAX_JOBS
+            && let Ok(new) = self.requests.try_recv()
+        {
+            if new.output.is_cancelled() {
+                continue;
+            }
+            let id = self.next_id;
+            self.next_id += 1;
+            self.codec.send(Message::Open { job: id, output: new.output.clone() });
+            self.jobs.push_back(Job {
+                id,
+                new,
+                order: 0,
+                number: 0,
+                live: 0,
+                frames: 0,
+                held: None,
+                open: None,
+                exhausted: false,
+            });
+        }
+    }
+
+    fn drop_cancelled(&mut self) {
+        let mut gone = Vec::new();
+        self.jobs.retain(|j| {
+            let cancelled = j.new.output.is_cancelled();
+            if cancelled {
+                gone.push(j.id);
+            }
+            !cancelled
+        });
+        gone.into_iter().for_each(|job| self.drop_job(job));
+    }
+
+    /// Frees the slots of a request that is no more.
+    fn drop_job(&mut self, job: u64) {
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if slot.take_if(|j| *j == job).is_some() {
+                self.synth.free(i);
+            }
+        }
+        self.codec.send(Message::Drop { job });
+    }
+
+    /// Ends a request that cannot go on, and no other.
+    fn break_off(&mut self, id: u64, reason: EngineError) {
+        let Some(turn) = self.jobs.iter().position(|j| j.id == id) else { return };
+        let Some(job) = self.jobs.remove(turn) else { return };
+        self.drop_job(id);
+        job.new.output.finish(Err(reason));
+    }
+
+    /// Gives arriving text to slots that already speak. Returns whether there was any.
+    fn feed(&mut self) -> bool {
+        let mut fed = false;
+        for job in &mut self.jobs {
+            while let Some(slot) = job.open {
+                let line = match next(job, &mut self.codec) {
+                    Next::Nothing => break,
+                    Next::Passage(Passage::More(line)) => line,
+                    // Whatever else comes, the slot has all of its text.
+                    Next::Passage(passage) => {
+                        job.held = Some(passage);
+                        Line::default()
+                    }
+                    Next::Over => Line::default(),
+                };
+                if !line.open {
+                    job.open = None;
+                }
+                self.synth.feed(slot, line);
+                fed = true;
+            }
+        }
+        fed
+    }
+
+    /// Gives free slots to the next passages, in turn over the requests. All prompts together take a GPU no longer than
+    /// a few frames of all streams, so those that wait begin as one batch; a CPU begins one between two frames.
+    fn begin(&mut self, exec: &mut Exec) -> bool {
+        let most = if exec.device().is_some() { self.slots.len() } else { 1 };
+        let (mut prompts, mut broken) = (Vec::new(), false);
+        while prompts.len() < most
+            && let Some((id, prompt)) = self.next_prompt()
+        {
+            match lane::alone(|| self.faults.pass(FaultPoint::Stream)) {
+                Ok(()) => prompts.push((id, prompt)),
+                Err(e) => {
+                    prompts.retain(|(other, _)| *other != id);
+                    self.break_off(id, e);
+                    broken = true;
+                }
+            }
+        }
+        if prompts.is_empty() {
+            return broken;
+        }
+        let (ids, prompts): (Vec<u64>, Vec<Prompt>) = prompts.into_iter().unzip();
+        self.pulse.begin(Stage::Model);
+        let begun = Instant::now();
+        let result = lane::alone(|| self.synth.begin(exec, &prompts));
+        if let Err(e) = result.and_then(|begun| begun.map_err(EngineError::from)) {
+            let reason = e.to_string();
+            self.pulse.end(Stage::Model, begun.elapsed(), 1, std::iter::empty());
+            for id in ids {
+                let broken = matches!(e, EngineError::Broken);
+                let error = if broken { EngineError::Broken } else { EngineError::Stopped(reason.clone()) };
+                self.break_off(id, error);
+            }
+            return true;
+        }
+        self.count_begun(&ids, &prompts, begun);
+        true
+    }
+
+    /// The next line that finds a slot, which is its own from now on.
+    fn next_prompt(&mut self) -> Option<(u64, Prompt)> {
+        let slot = self.slots.iter().position(Option::is_none)?;
+        for turn in 0..self.jobs.len() {
+            let job = &mut self.jobs[turn];
+            let max_frames = job.new.request.max_frames;
+            // The first frame of a request is not kept waiting by its later passages.
+            let wide = job.frames > 0 && max_frames.is_none();
+            let room = if wide { job.new.request.lockstep } else { 1 };
+            if job.exhausted || job.open.is_some() || job.live >= room || job.new.output.is_full() {
+                continue;
+            }
+            let Some(line) = next_line(job, &mut self.codec, self.sample_rate) else { continue };
+            let (id, voice) = (job.id, job.new.voice.clone());
+            self.codec.send(Message::Begin { slot, job: id, order: job.order, voice: voice.clone() });
+            let prompt = Prompt {
+                slot,
+                voice,
+                request: job.new.request.clone(),
+                number: job.number,
+                limit: max_frames.map(|n| n - job.frames),
+                line,
+            };
+            self.slots[slot] = Some(id);
+            job.open = prompt.line.open.then_some(slot);
+            job.order += 1;
+            job.number += 1;
+            job.live += 1;
+            self.jobs.rotate_left(1);
+            return Some((id, prompt));
+        }
+        None
+    }
+
+    fn count_begun(&mut self, ids: &[u64], prompts: &[Prompt], begun: Instant) {
+        let took = begun.elapsed();
+        self.tracer.event("prefill", begun, took, prompts.iter().map(|p| p.line.tokens.len()).sum());
+        self.pulse.end(Stage::Model, took, prompts.len(), prompts.iter().map(|p| p.slot));
+        let share = took / prompts.len() as u32;
+        for (id, prompt) in ids.iter().zip(prompts) {
+            let Some(job) = self.jobs.iter().find(|j| j.id == *id) else { continue };
+            let (from, end) = (job.new.output.since(begun), job.new.output.since(begun + took));
+            job.new.output.record(|s| {
+                if s.passages == 0 {
+                    s.queue = from;
+                }
+                s.prefill_span.add(end, took, share);
+                s.prefill += share;
+                s.passages += 1;
+                s.tokens += prompt.line.tokens.len();
+            });
+        }
+    }
+
+    /// One step of every live slot. Returns whether there was any.
+    fn step_live(&mut self, exec: &mut Exec) -> bool {
+        let Self { slots, jobs, live, places, .. } = self;
+        live.clear();
+        places.clear();
+        places.extend(jobs.iter().enumerate().map(|(i, j)| (j.id, i)));
+        for (i, slot) in slots.iter().enumerate() {
+            let Some(job) = slot else { continue };
+            // Passages end soon, so those of a slow reader go on: they hold no slot for long, and only the next
+            // one waits. A request with a frame limit of its own may go on for hours, and pauses.
+            let may_go_on = |j: &Job| j.new.request.max_frames.is_none() || !j.new.output.is_full();
+            if places.get(job).is_some_and(|&j| may_go_on(&jobs[j])) && !self.synth.wants_text(i) {
+                live.push(i);
+            }
+        }
+        if live.is_empty() {
+            return false;
+        }
+        self.pulse.begin(Stage::Model);
+        self.faults.pass(FaultPoint::Step);
+        let begun = Instant::now();
+        self.made.clear();
+        self.synth.step(exec, &self.live);
+        let times = self.synth.fetch(exec, &self.live, &mut self.made);
+        if let Err(e) = exec.status() {
+            tracing::error!("the device has failed, and its requests end: {e}");
+            return true;
+        }
+        let took = begun.elapsed();
+        let mut at = begun;
+        for (name, time) in &times {
+            self.tracer.event(name, at, *time, self.live.len());
+            at += *time;
+        }
+        self.pulse.end(Stage::Model, took, self.live.len(), self.live.iter().copied());
+        self.deliver(&times);
+        true
+    }
+
+    /// Passes on what a step has made.
+    fn deliver(&mut self, times: &StepTimes) {
+        let now = Instant::now();
+        let n = self.live.len() as u32;
+        let total: std::time::Duration = times.iter().map(|(_, time)| *time).sum();
+        for (&i, made) in self.live.iter().zip(self.made.drain(..)) {
+            let Some(id) = self.slots[i] else { continue };
+            let job = &mut self.jobs[self.places[&id]];
+            if let Some(frame) = made.frame {
+                self.codec.send(Message::Frame { slot: i, frame, words: made.words });
+                job.frames += 1;
+            }
+            let end = job.new.output.since(now);
+            job.new.output.record(|st| {
+                st.synth_span.add(end, total, total / n);
+                times.iter().for_each(|(name, time)| st.add(name, *time / n));
+                st.frames = job.frames;
+                st.unended += usize::from(made.end == Some(PassageEnd::Limit));
+            });
+            let Some(reason) = made.end else { continue };
+            self.codec.send(Message::End { slot: i });
+            self.synth.free(i);
+            self.slots[i] = None;
+            job.live -= 1;
+            job.open.take_if(|slot| *slot == i);
+            if job.new.request.max_frames.is_some_and(|n| job.frames >= n) {
+                job.exhausted = true;
+            }
+            if reason == PassageEnd::NoMemory {
+                job.exhausted = true;
+                self.codec.send(Message::Close { job: id, result: Err(EngineError::PassageTooLong) });
+            }
+        }
+    }
+
+    /// Closes requests with nothing left to say. Returns whether there was any.
+    fn close_finished(&mut self) -> bool {
+        let mut closed = Vec::new();
+        self.jobs.retain(|j| {
+            let over = j.exhausted && j.live == 0;
+            if over {
+                closed.push(j.id);
+            }
+            !over
+        });
+        let any = !closed.is_empty();
+        for job in closed {
+            self.codec.send(Message::Close { job, result: Ok(()) });
+        }
+        any
+    }
+}
+
+/// What comes next of a request's text. A text that turned out to be no good ends the request.
+fn next(job: &mut Job, codec: &mut Codec) -> Next {
+    if let Some(passage) = job.held.take() {
+        return Next::Passage(passage);
+    }
+    match job.new.pieces.try_recv() {
+        Ok(Ok(passage)) => Next::Passage(passage),
+        Ok(Err(e)) => {
+            job.exhausted = true;
+            codec.send(Message::Close { job: job.id, result: Err(e) });
+            Next::Over
+        }
+        Err(TryRecvError::Empty) => Next::Nothing,
+        Err(TryRecvError::Disconnected) => {
+            job.exhausted = true;
+            Next::Over
+        }
+    }
+}
+
+/// The next line of a request's text; pauses on the way go straight to the codec.
+fn next_line(job: &mut Job, codec: &mut Codec, sample_rate: usize) -> Option<Line> {
+    loop {
+        match next(job, codec) {
+            // A passage that ended before all of its text had come goes on in a slot of its own.
+            Next::Passage(Passage::New(line) | Passage::More(line)) => return Some(line),
+            Next::Passage(Passage::Pause(d)) => {
+                let samples = (d.as_secs_f64() * sample_rate as f64).round() as usize;
+                codec.send(Message::Silence { job: job.id, order: job.order, samples });
+                job.order += 1;
+            }
+            Next::Nothing | Next::Over => return None,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Text as Pocket TTS wants it: pause tags taken out, numbers read out, passages of a few dozen tokens.
+
+use std::sync::Arc;
+
+use voce_text::{
+    PromptRules, Segment, SentenceStream, TextError, Tokenizer, normalize_english, parse_pauses, prepare,
+    split_into_chunks,
+};
+
+use super::EXTRA_FRAMES_AFTER_EOS;
+use crate::speech::{Line, Passage, Script};
+
+/// How the text of one request becomes passages.
+pub(super) struct PocketScript {
+    pub tokenizer: Tokenizer,
+    pub rules: Arc<PromptRules>,
+    pub max_tokens: usize,
+    /// Whether numbers and abbreviations are read out in English.
+    pub english: bool,
+    /// Frames after EOS, unless each passage's guess is to be used.
+    pub frames_after_eos: Option<usize>,
+    pub sentences: SentenceStream,
+}
+
+impl PocketScript {
+    fn passages(&self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        for segment in parse_pauses(text)? {
+            match segment {
+                Segment::Pause(d) => out.push(Passage::Pause(d)),
+                Segment::Text(t) => self.lines(&t, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn lines(&self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        let text = if self.english { normalize_english(text) } else { text.into() };
+        let chunks = match split_into_chunks(&self.tokenizer, &self.rules, &text, self.max_tokens) {
+            Err(TextError::Empty) => return Ok(()),
+            other => other?,
+        };
+        for chunk in chunks {
+            let prepared = prepare(&self.rules, &chunk)?;
+            let guess = prepared.frames_after_eos_guess as usize + EXTRA_FRAMES_AFTER_EOS;
+            out.push(Passage::New(Line {
+                tokens: self.tokenizer.encode(&prepared.text),
+                text: prepared.text,
+                tail: self.frames_after_eos.unwrap_or(guess),
+                open: false,
+            }));
+        }
+        Ok(())
+    }
+}
+
+impl Script for PocketScript {
+    fn whole(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        self.passages(text, out)
+    }
+
+    fn push(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        let sentences = self.sentences.push(text);
+        sentences.iter().try_for_each(|sentence| self.passages(sentence, out))
+    }
+
+    fn finish(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        let sentences = self.sentences.finish();
+        sentences.iter().try_for_each(|sentence| self.passages(sentence, out))
+    }
+}

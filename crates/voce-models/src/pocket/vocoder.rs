@@ -1,0 +1,73 @@
+//! Mimi's decoder as the second half of Pocket TTS: latents in, samples out.
+
+use std::sync::Arc;
+
+use voce_runtime::{Exec, RuntimeError, Span};
+
+use crate::mimi::{MimiDecoder, MimiDecoderState};
+use crate::speech::{Frame, Vocoder, VocoderRoom, Voice};
+
+/// Slots of a decoder.
+pub(super) struct PocketVocoder {
+    decoder: Arc<MimiDecoder>,
+    state: MimiDecoderState,
+    room: VocoderRoom,
+    latents: Vec<f32>,
+}
+
+impl PocketVocoder {
+    pub(super) fn new(decoder: Arc<MimiDecoder>, room: VocoderRoom) -> Self {
+        let state = decoder.state_for(room.slots, room.frames, room.slot_frames);
+        Self { decoder, state, room, latents: Vec::new() }
+    }
+
+    /// Frames of silence for each of `spans`.
+    fn silence(&mut self, exec: &mut Exec, spans: &[Span]) {
+        let frames: usize = spans.iter().map(|s| s.rows).sum();
+        self.latents.clear();
+        self.latents.resize(frames * self.decoder.latent_dim(), 0.0);
+        spans.iter().for_each(|s| self.state.reset(s.slot));
+        self.decoder.decode(exec, &mut self.state, spans, &self.latents);
+    }
+}
+
+impl Vocoder for PocketVocoder {
+    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
+        if exec.device().is_none() {
+            return Ok(());
+        }
+        // The largest call there can be, which takes all the memory that any takes.
+        let VocoderRoom { slots, frames, slot_frames } = self.room;
+        let mut left = frames;
+        let spans: Vec<Span> = (0..slots)
+            .map_while(|slot| {
+                let rows = slot_frames.min(left);
+                left -= rows;
+                (rows > 0).then_some(Span { slot, rows })
+            })
+            .collect();
+        self.silence(exec, &spans);
+        Ok(exec.status()?)
+    }
+
+    fn start(&mut self, _exec: &mut Exec, slot: usize, _voice: Option<&Voice>) {
+        self.state.reset(slot);
+    }
+
+    fn step(&mut self, exec: &mut Exec, spans: &[Span], frames: &[Frame]) {
+        self.latents.clear();
+        for frame in frames {
+            let Frame::Latent(latent) = frame else { unreachable!("frames of another family's synth") };
+            self.latents.extend_from_slice(latent);
+        }
+        self.decoder.begin_decode(exec, &mut self.state, spans, &self.latents);
+    }
+
+    fn fetch(&mut self, exec: &mut Exec) -> &[f32] {
+        self.decoder.finish_decode(exec, &mut self.state)
+    }
+
+    fn warm(&mut self, exec: &mut Exec) {
+        self.silence(exec, &[Span { slot: 0, rows: 1 }]);
+    }
+}

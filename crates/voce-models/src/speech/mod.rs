@@ -1,0 +1,269 @@
+//! Speech, one of the three kinds of model: text goes in, audio comes out, a frame at a time.
+//!
+//! A family implements [`Speech`] over its weights. What a lane's slots hold between two steps is the [`Synth`]'s
+//! (text to frames) and the [`Vocoder`]'s (frames to samples); the engine owns the threads, the slots and the streams.
+
+mod request;
+mod voice;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use voce_runtime::{Exec, RuntimeError, Span};
+use voce_text::TextError;
+
+use crate::stage::StageInfo;
+
+pub use request::{MAX_FRAMES, MAX_STEPS, MAX_TOKENS, SpeakRequest, VoiceChoice};
+pub use voice::{Voice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
+
+/// Weights that speak.
+pub trait Speech: Send + Sync {
+    /// What the model is.
+    fn info(&self) -> &SpeechInfo;
+
+    /// Checks a request once, and makes what turns its text into passages. A family refuses by name what it cannot use.
+    fn script(&self, request: &SpeakRequest) -> Result<Box<dyn Script>, SpeechError>;
+
+    /// The state of `slots` passages side by side, from text to frames.
+    fn synth(&self, slots: usize) -> Box<dyn Synth>;
+
+    /// The state of `slots` passages side by side, from frames to samples.
+    fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder>;
+
+    /// Tokens that a text is.
+    fn count_tokens(&self, text: &str) -> usize;
+
+    /// Whether a recording can be cloned, with or without what is said in it: the error says what is missing.
+    fn can_clone(&self, text: Option<&str>) -> Result<(), VoiceError>;
+
+    /// A voice.
+    fn voice(&self, exec: &mut Exec, from: VoiceSource<'_>) -> Result<Voice, VoiceError>;
+
+    /// Whether a voice was made for this model, at this precision.
+    fn fits(&self, voice: &Voice) -> bool;
+
+    /// The tensors of a voice in the layout that [`VoiceSource::Tensors`] reads.
+    fn export(&self, exec: &mut Exec, voice: &Voice) -> Result<Vec<VoiceTensor>, VoiceError>;
+}
+
+/// What a model that speaks is.
+#[derive(Clone, Debug)]
+pub struct SpeechInfo {
+    /// The family's name as people write it.
+    pub family: &'static str,
+    /// Samples per second.
+    pub sample_rate: usize,
+    /// Samples of a frame.
+    pub frame_size: usize,
+    /// Frames of one passage that the vocoder best takes together, once its listener is ahead.
+    pub group: usize,
+    /// Samples at the start of a passage that rise from silence: a fresh codec starts with a small step.
+    pub fade_in: usize,
+    /// Sampling temperature of requests that name none.
+    pub temperature: f32,
+    /// Languages that it speaks, in lower-case English; empty where nobody knows.
+    pub languages: Vec<String>,
+    /// Voices that are part of the weights, by name.
+    pub speakers: Vec<String>,
+    /// What a frame passes through, in order.
+    pub stages: Vec<StageInfo>,
+}
+
+impl SpeechInfo {
+    /// Frames per second.
+    pub fn frame_rate(&self) -> f64 {
+        self.sample_rate as f64 / self.frame_size as f64
+    }
+
+    /// Seconds of a frame.
+    pub fn frame_seconds(&self) -> f64 {
+        self.frame_size as f64 / self.sample_rate as f64
+    }
+}
+
+/// Turns text, whole or still arriving, into what slots speak.
+pub trait Script: Send {
+    /// The passages of a text that is all there.
+    fn whole(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError>;
+    /// Takes text that arrives, and appends what can be spoken by now.
+    fn push(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError>;
+    /// Appends what is left.
+    fn finish(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError>;
+}
+
+/// A piece of a request's speech.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Passage {
+    /// A line that takes a slot of its own.
+    New(Line),
+    /// A line for the slot of the last open one, which already speaks.
+    More(Line),
+    /// Silence between two passages.
+    Pause(Duration),
+}
+
+/// Text as a slot takes it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// The text, for those who are told which words are spoken.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Frames to speak after the model has said that it is done.
+    pub tail: usize,
+    /// Whether more text may follow for the same slot.
+    pub open: bool,
+}
+
+/// A line that takes a slot.
+pub struct Prompt {
+    /// The slot, which no other passage has.
+    pub slot: usize,
+    /// What to speak.
+    pub line: Line,
+    /// Who speaks; none is the model's own way of starting.
+    pub voice: Option<Voice>,
+    /// How to speak.
+    pub request: Arc<SpeakRequest>,
+    /// Which passage of its request this is: passages of one request draw different noise.
+    pub number: u64,
+    /// Frames at most, where the request has a limit; else the family's own.
+    pub limit: Option<usize>,
+}
+
+/// All slots of one lane, from text to frames. A slot's frames depend on its own prompt and text alone.
+pub trait Synth: Send {
+    /// Makes sure of the device memory that all slots and the largest step need. After it, beginning a passage of usual
+    /// length and stepping it take no more.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
+
+    /// Device bytes that one slot holds between steps.
+    fn slot_bytes(&self) -> usize;
+
+    /// Begins passages. When there is no memory for them, none of them has begun and the others go on.
+    fn begin(&mut self, exec: &mut Exec, prompts: &[Prompt]) -> Result<(), RuntimeError>;
+
+    /// Text for a slot whose line was open; the last of it, where `line.open` is not set.
+    fn feed(&mut self, slot: usize, line: Line);
+
+    /// Whether a slot waits for text: it is not stepped until it has some.
+    fn wants_text(&self, slot: usize) -> bool;
+
+    /// Enqueues one step of each live slot; a device works on it until [`Synth::fetch`].
+    fn step(&mut self, exec: &mut Exec, live: &[usize]);
+
+    /// What the step has made, one for each live slot and in their order; the only time that the host waits.
+    fn fetch(&mut self, exec: &mut Exec, live: &[usize], out: &mut Vec<Made>) -> StepTimes;
+
+    /// Lets go of a slot.
+    fn free(&mut self, slot: usize);
+
+    /// A step that nobody hears, while no slot is taken.
+    fn warm(&mut self, exec: &mut Exec);
+}
+
+/// One frame as a codec takes it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// A vector.
+    Latent(Vec<f32>),
+    /// A code of each codebook.
+    Codes(Vec<u32>),
+}
+
+/// What a step has made of a slot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Made {
+    /// A frame; none in a step that was for text alone, or found the end.
+    pub frame: Option<Frame>,
+    /// Words that begin or end by now. Times count from the passage's start.
+    pub words: Vec<SpokenWord>,
+    /// The passage is over.
+    pub end: Option<PassageEnd>,
+}
+
+/// Why a passage is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassageEnd {
+    /// The model has said all of it.
+    Spoken,
+    /// It reached its limit of frames.
+    Limit,
+    /// The device has no memory for a passage as long as this.
+    NoMemory,
+}
+
+/// A word and when it is spoken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpokenWord {
+    /// The word.
+    pub text: String,
+    /// Start, in seconds of audio.
+    pub start: f64,
+    /// End, in seconds of audio.
+    pub end: f64,
+}
+
+/// How long each stage of a step took, by the names in [`SpeechInfo::stages`].
+pub type StepTimes = Vec<(&'static str, Duration)>;
+
+/// How much a vocoder must be able to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VocoderRoom {
+    /// Passages side by side.
+    pub slots: usize,
+    /// Frames of one call over all slots.
+    pub frames: usize,
+    /// Frames of one call of one slot.
+    pub slot_frames: usize,
+}
+
+/// All slots of one lane, from frames to samples. A slot's samples depend on its own frames alone.
+pub trait Vocoder: Send {
+    /// Makes sure of the device memory that all slots and the largest call need.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
+
+    /// Starts a slot anew, as the first frame of a passage finds it; what a voice brings along is not heard.
+    fn start(&mut self, exec: &mut Exec, slot: usize, voice: Option<&Voice>);
+
+    /// Enqueues frames: `frames` has those of all spans, one span after the other.
+    fn step(&mut self, exec: &mut Exec, spans: &[Span], frames: &[Frame]);
+
+    /// The samples of the last call, one span after the other.
+    fn fetch(&mut self, exec: &mut Exec) -> &[f32];
+
+    /// A step that nobody hears, while no slot is taken.
+    fn warm(&mut self, exec: &mut Exec);
+}
+
+/// A request that this model cannot follow.
+#[derive(Debug, thiserror::Error)]
+pub enum SpeechError {
+    /// A number is out of range, or a voice does not fit.
+    #[error("{what} is {value}: {rule}")]
+    Value {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        rule: &'static str,
+    },
+    /// The family has no such option.
+    #[error("{family} takes no {option}: leave it out, or use a model that has it")]
+    Unsupported {
+        /// The family.
+        family: &'static str,
+        /// The option.
+        option: &'static str,
+    },
+    /// The model does not speak this language.
+    #[error("language '{asked}': this model speaks {}", .has.join(", "))]
+    Language {
+        /// As asked for.
+        asked: String,
+        /// Those it speaks.
+        has: Vec<String>,
+    },
+}
