@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use voce_audio::AudioError;
+use voce_models::dialogue::DialogueError;
 use voce_models::fastconformer;
 use voce_models::pocket::ConfigError;
 use voce_models::speech::{SpeechError, VoiceError};
@@ -147,6 +148,9 @@ pub enum EngineError {
     /// The model cannot speak as it was asked to.
     #[error("{0}")]
     Speech(SpeechError),
+    /// The model cannot hold the conversation as it was asked to.
+    #[error("{0}")]
+    Dialogue(DialogueError),
     /// A passage grew beyond the memory of its device.
     #[error("the passage is too long for the device's memory: ask for fewer frames, or use fewer slots")]
     PassageTooLong,
@@ -239,9 +243,10 @@ impl EngineError {
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
-            EngineError::BadRequest { .. } | EngineError::BadShape { .. } | EngineError::Speech(_) => {
-                "bad_request"
-            }
+            EngineError::BadRequest { .. }
+            | EngineError::BadShape { .. }
+            | EngineError::Speech(_)
+            | EngineError::Dialogue(_) => "bad_request",
             EngineError::PassageTooLong => "no_room",
             EngineError::NoRoom { .. } => "no_room",
             EngineError::Busy(_) => "busy",
@@ -260,6 +265,15 @@ impl From<SpeechError> for EngineError {
         match e {
             SpeechError::Value { what, value, rule } => Self::BadRequest { what, value, rule },
             other => Self::Speech(other),
+        }
+    }
+}
+
+impl From<DialogueError> for EngineError {
+    fn from(e: DialogueError) -> Self {
+        match e {
+            DialogueError::Value { what, value, rule } => Self::BadRequest { what, value, rule },
+            other => Self::Dialogue(other),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod pulse;
 pub mod speaker;
 mod stage_time;
 pub mod store;
+pub mod talker;
 mod trace;
 mod wake;
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod decoder;
+pub mod dialogue;
 pub mod fastconformer;
 pub mod mimi;
 pub mod pocket;

@@ -87,6 +87,9 @@ impl From<EngineError> for Failure {
             EngineError::Text(_)
             | EngineError::UnknownVoice { .. }
             | EngineError::BadRequest { .. }
+            | EngineError::BadShape { .. }
+            | EngineError::Speech(_)
+            | EngineError::Dialogue(_)
             | EngineError::Chunk { .. }
             | EngineError::Language { .. }
             | EngineError::NoFp8

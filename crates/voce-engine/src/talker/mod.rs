@@ -1,0 +1,163 @@
+//! A talker: one loaded model that holds conversations, its thread and its slots. Audio goes in and comes out at once.
+
+mod stream;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use voce_models::dialogue::Dialogue;
+use voce_runtime::Isa;
+use voce_runtime::cuda::Device;
+
+pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
+pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
+
+use crate::EngineError;
+use crate::device::Place;
+use crate::fault::Faults;
+use crate::lane::{Lane, Team, default_threads};
+use crate::pulse::Pulse;
+use crate::trace::{Trace, Tracer};
+use crate::wake::Waker;
+use stream::Line;
+use work::{NewTalk, TalkWork};
+
+/// Conversations side by side by default, and at most.
+const DEFAULT_SLOTS: usize = 4;
+const MAX_SLOTS: usize = 1024;
+
+/// How a talker is set up.
+#[derive(Clone, Debug)]
+pub struct TalkerOptions {
+    /// Threads; 0 chooses.
+    pub threads: usize,
+    /// Conversations that run side by side.
+    pub slots: usize,
+    /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
+    pub isa: Option<Isa>,
+    /// The device; none is the CPU.
+    pub device: Option<Arc<Device>>,
+    /// Where to record what the stages do.
+    pub trace: Option<Trace>,
+    /// Keep each thread on a core of its own, where there are enough.
+    pub pin: bool,
+    /// A step of an idle model this often keeps its caches and the CPU's clocks warm; none when absent.
+    pub keep_warm: Option<Duration>,
+    /// Faults that tests plant.
+    pub faults: Faults,
+}
+
+impl Default for TalkerOptions {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            slots: DEFAULT_SLOTS,
+            isa: None,
+            device: None,
+            trace: None,
+            pin: false,
+            keep_warm: None,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// A loaded model that holds conversations.
+pub struct Talker {
+    dialogue: Arc<dyn Dialogue>,
+    slots: usize,
+    /// Conversations that have a slot, or will.
+    live: Arc<AtomicUsize>,
+    requests: SyncSender<NewTalk>,
+    waker: Arc<Waker>,
+    stop: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Talker {
+    /// A talker over a model that is loaded.
+    pub fn new(dialogue: Arc<dyn Dialogue>, options: &TalkerOptions) -> Result<Self, EngineError> {
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let slots = options.slots.clamp(1, MAX_SLOTS);
+        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let info = dialogue.info();
+        let frame = Duration::from_secs_f64(info.frame_size as f64 / info.sample_rate as f64);
+        let pulse = Pulse::new(frame, 1);
+        let mut partner = dialogue.partner(slots);
+        place.holds(slots, partner.slot_bytes())?;
+        let mut team = Team::at(&place, threads, options.pin, true)?;
+        partner.reserve(&mut team.exec)?;
+        let (requests, taken) = sync_channel(slots);
+        let (waker, stop) = <(Arc<Waker>, Arc<AtomicBool>)>::default();
+        let live = Arc::<AtomicUsize>::default();
+        let tracer = Tracer::new(options.trace.clone(), "model");
+        let faults = options.faults.clone();
+        let mut work = TalkWork {
+            partner,
+            frame: info.frame_size,
+            requests: taken,
+            live: live.clone(),
+            tracer,
+            pulse: pulse.clone(),
+            faults,
+            slots: (0..slots).map(|_| None).collect(),
+            stepped: Vec::with_capacity(slots),
+            samples: Vec::new(),
+            uttered: Vec::with_capacity(slots),
+        };
+        let (keep_warm, lane_pulse) = (options.keep_warm, pulse.clone());
+        let (lane_waker, lane_stop) = (waker.clone(), stop.clone());
+        let thread = team.spawn("voce-talk", move |exec| {
+            Lane { exec, waker: lane_waker, stop: lane_stop, pulse: lane_pulse, keep_warm }.run(&mut work);
+        })?;
+        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, thread: Some(thread) })
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &DialogueInfo {
+        self.dialogue.info()
+    }
+
+    /// The pulse of its thread.
+    pub fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
+    }
+
+    /// Begins a conversation; [`EngineError::Busy`] when every slot is taken.
+    pub fn talk(&self, request: &TalkRequest) -> Result<(TalkSender, TalkStream), EngineError> {
+        self.dialogue.check(request)?;
+        if !self.pulse.is_alive() {
+            return Err(EngineError::Stopped("its thread has ended".into()));
+        }
+        let mine = |n: usize| (n < self.slots).then_some(n + 1);
+        if self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, mine).is_err() {
+            return Err(EngineError::Busy(self.slots));
+        }
+        let line = Line::new(self.waker.clone(), self.info().sample_rate);
+        let new = NewTalk { line: line.clone(), request: request.clone() };
+        if let Err(e) = self.requests.try_send(new) {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            return Err(match e {
+                TrySendError::Full(_) => EngineError::Busy(self.slots),
+                TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
+            });
+        }
+        self.waker.wake();
+        Ok((TalkSender { line: line.clone() }, TalkStream { line }))
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
