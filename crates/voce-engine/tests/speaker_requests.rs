@@ -73,3 +73,59 @@ fn bad_options_are_errors() {
     let e = Speaker::open(&store.store, "no-such-model", &exact()).map(drop).unwrap_err();
     assert_eq!(e.code(), "unknown_model", "{e}");
 }
+
+#[test]
+fn options_of_other_families_are_refused_by_name() {
+    let t = Talker::new("lsd4", &exact());
+    let ask = |request: SpeakRequest| t.speaker.speak("Hello.", &request).map(drop).unwrap_err();
+    let told = ask(SpeakRequest { instruct: Some("warm and slow".into()), ..t.request() });
+    assert!(told.to_string().contains("Pocket TTS takes no instruction"), "{told}");
+    let told = ask(SpeakRequest { language: Some("french".into()), ..t.request() });
+    assert!(told.to_string().contains("Pocket TTS takes no language"), "{told}");
+    let told = t.speaker.clone_samples(&[0.0; 100], Some("hello")).map(drop).unwrap_err();
+    assert!(told.to_string().contains("Pocket TTS takes no reference text"), "{told}");
+}
+
+#[test]
+fn a_request_without_a_voice_has_the_default_one() {
+    let t = Talker::new("wide_speaker", &exact());
+    let request = SpeakRequest { max_frames: Some(5), ..t.request() };
+    let named = t.say("Hello world.", &request);
+    let default = SpeakRequest { voice: Default::default(), ..request.clone() };
+    support::same("default", &t.say("Hello world.", &default), &named);
+    let by_name = SpeakRequest { voice: "voice".into(), ..request };
+    support::same("by name", &t.say("Hello world.", &by_name), &named);
+}
+
+#[test]
+fn speech_is_saved_whole_in_the_format_of_its_name() {
+    let t = Talker::new("lsd", &exact());
+    let dir = tempfile::tempdir().unwrap();
+    let request = SpeakRequest { max_frames: Some(4), ..t.request() };
+    let want = t.say("Hello.", &request);
+    let path = dir.path().join("hi.wav");
+    let stats = t.speaker.speak("Hello.", &request).unwrap().save(&path).unwrap();
+    assert_eq!(stats.samples, want.len());
+    // A header of 44 bytes and 16-bit samples.
+    assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, 44 + 2 * want.len());
+    let told = t.speaker.speak("Hello.", &request).unwrap().save(dir.path().join("hi.xyz")).unwrap_err();
+    assert!(told.to_string().contains("hi.xyz") && told.to_string().contains(".wav"), "{told}");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "nothing else is left behind");
+}
+
+#[test]
+fn pauses_take_no_memory_until_they_are_read() {
+    let t = Talker::new("lsd4", &exact());
+    let text = "[pause:30s]".repeat(20) + " Go.";
+    let mut stream = t.speaker.speak(&text, &SpeakRequest { max_frames: Some(2), ..t.request() }).unwrap();
+    let rate = t.speaker.info().sample_rate;
+    let mut silence = 0;
+    while silence < 20 * 30 * rate {
+        let chunk = stream.next().unwrap().unwrap();
+        assert!(chunk.samples.len() <= 4096 && chunk.samples.iter().all(|s| *s == 0.0));
+        silence += chunk.samples.len();
+    }
+    assert_eq!(silence, 20 * 30 * rate);
+    let (audio, end) = support::until_end(&mut stream);
+    assert!(end.is_ok() && audio.len() == 2 * rate * 2 / 25);
+}

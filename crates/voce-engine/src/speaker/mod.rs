@@ -92,6 +92,17 @@ impl Speaker {
         Self::start(shape.to_owned(), opened, place, options)
     }
 
+    /// A speaker over a model that is loaded, under a name.
+    pub fn new(
+        name: impl Into<String>,
+        speech: Arc<dyn Speech>,
+        options: &SpeakerOptions,
+    ) -> Result<Self, EngineError> {
+        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let opened = OpenedSpeech { speech, shelf: Shelf::default(), packed: None };
+        Self::start(name.into(), opened, place, options)
+    }
+
     fn start(
         id: String,
         opened: OpenedSpeech,
@@ -241,7 +252,7 @@ impl Speaker {
             TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
         })?;
         self.waker.wake();
-        Ok(SpeechStream { output })
+        Ok(SpeechStream { output, sample_rate: self.info.sample_rate })
     }
 }
 

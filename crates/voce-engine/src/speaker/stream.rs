@@ -1,9 +1,11 @@
 //! Audio on its way from the model to a reader.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use voce_audio::{AudioFormat, open_sink};
 use voce_models::speech::SpokenWord;
 
 use crate::mailbox::Mailbox;
@@ -151,12 +153,37 @@ impl SpeakStats {
 /// The reader's side: an iterator of audio chunks. Dropping it stops the work within a frame.
 pub struct SpeechStream {
     pub(super) output: Arc<Output>,
+    pub(super) sample_rate: usize,
 }
 
 impl SpeechStream {
     /// Times and counts so far.
     pub fn stats(&self) -> SpeakStats {
         self.output.0.stats()
+    }
+
+    /// Samples per second of its audio.
+    pub fn sample_rate(&self) -> usize {
+        self.sample_rate
+    }
+
+    /// Writes what is left to a file, in the format of its extension (`wav`, `flac`, `opus`, ...). The file appears under
+    /// its name when it is whole.
+    pub fn save(mut self, path: impl AsRef<Path>) -> Result<SpeakStats, EngineError> {
+        let path = path.as_ref();
+        let wrap = |source| EngineError::Audio { path: path.to_owned(), source };
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        let format = AudioFormat::from_name(extension).ok_or_else(|| EngineError::BadRequest {
+            what: "output",
+            value: path.display().to_string(),
+            rule: "end its name in .wav, .flac, .opus or .pcm",
+        })?;
+        let mut sink = open_sink(path, format, self.sample_rate as u32).map_err(wrap)?;
+        for chunk in &mut self {
+            sink.write(&chunk?.samples).map_err(wrap)?;
+        }
+        sink.finish().map_err(wrap)?;
+        Ok(self.stats())
     }
 
     /// The next chunk for a task that must not block; its waker is called when there is one, or the end.
@@ -170,6 +197,15 @@ impl Iterator for SpeechStream {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.output.0.next().map(|sound| sound.map(Sound::read))
+    }
+}
+
+#[cfg(feature = "futures")]
+impl futures_core::Stream for SpeechStream {
+    type Item = Result<AudioChunk, EngineError>;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Self::poll_next(self.get_mut(), cx)
     }
 }
 

@@ -240,6 +240,15 @@ impl Iterator for TalkStream {
     }
 }
 
+#[cfg(feature = "futures")]
+impl futures_core::Stream for TalkStream {
+    type Item = Result<TalkEvent, EngineError>;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Self::poll_next(self.get_mut(), cx)
+    }
+}
+
 impl Drop for TalkStream {
     fn drop(&mut self) {
         self.line.said.cancel();

@@ -127,10 +127,12 @@ impl ServerError {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }
                 | EngineError::BadRequest { .. }
+                | EngineError::Speech(_)
+                | EngineError::Dialogue(_)
                 | EngineError::Voice { .. }
                 | EngineError::Audio { .. } => StatusCode::BAD_REQUEST,
                 EngineError::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
-                EngineError::Stopped(_) => StatusCode::SERVICE_UNAVAILABLE,
+                EngineError::Stopped(_) | EngineError::PassageTooLong => StatusCode::SERVICE_UNAVAILABLE,
                 EngineError::Store(e) if matches!(e.code(), "bad_voice_name" | "unknown_voice") => {
                     StatusCode::BAD_REQUEST
                 }
