@@ -74,7 +74,7 @@ pub enum EngineError {
     },
     /// The weights do not fit the configuration.
     #[error(transparent)]
-    Weights(#[from] WeightError),
+    Weights(WeightError),
     /// The tokeniser cannot be read.
     #[error("{path}: {source}")]
     Tokenizer {
@@ -260,6 +260,15 @@ impl From<SpeechError> for EngineError {
         match e {
             SpeechError::Value { what, value, rule } => Self::BadRequest { what, value, rule },
             other => Self::Speech(other),
+        }
+    }
+}
+
+impl From<WeightError> for EngineError {
+    fn from(e: WeightError) -> Self {
+        match e {
+            WeightError::Device(e) => e.into(),
+            other => EngineError::Weights(other),
         }
     }
 }

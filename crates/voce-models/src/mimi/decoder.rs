@@ -69,7 +69,7 @@ impl MimiDecoder {
             }
         }
         // Latents are few and their error reaches every sample: never below bf16.
-        let proj = Linear::from_values(l, f.conv, q.output_dimension, q.dimension, &w).with_bias(bias);
+        let proj = Linear::from_values(l, f.conv, q.output_dimension, q.dimension, &w)?.with_bias(bias);
         let tl = l.sub("decoder_transformer");
         let projection = |name: String, outputs, inputs| {
             (outputs != inputs).then(|| Linear::load(&tl.sub(name), outputs, inputs, f.linear)).transpose()

@@ -98,6 +98,16 @@ pub(super) fn padded(exec: &Exec, rows: usize) -> usize {
     }
 }
 
+/// The most rows that [`padded`] adds to a batch that comes to `rows` or fewer with them.
+fn most_padding(rows: usize) -> usize {
+    match rows {
+        ..=64 => (rows / 2).saturating_sub(1),
+        65..=512 => 63,
+        513..=4096 => 511,
+        _ => 2047,
+    }
+}
+
 impl Search {
     /// For about `slots` streams; it grows when there are more, or beams.
     pub fn new(decoder: &Decoder, slots: usize) -> Self {
@@ -261,7 +271,8 @@ impl Search {
         let more = padded(exec, labels) - labels;
         let (Some(lanes), Some(scratch)) = (&mut self.lanes, &mut self.predictor) else { return };
         if self.spares.len() < more {
-            self.spares = self.bank.take(more.next_power_of_two());
+            // As many as any number of labels up to these may lack: a smaller step asks for no more memory.
+            self.spares = self.bank.take(most_padding(labels + more));
             lanes.grow(exec, self.bank.total());
         }
         for &spare in &self.spares.of(&self.bank)[..more] {
