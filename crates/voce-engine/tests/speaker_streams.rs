@@ -99,7 +99,10 @@ fn slow_readers_hold_no_slots() {
             before = now;
         }
         for s in &slow {
-            assert!(s.stats().passages < all.passages, "every chunk was made for a reader that does not read");
+            assert!(
+                s.stats().passages < all.passages,
+                "every chunk was made for a reader that does not read"
+            );
         }
         // A longer text than any before needs a larger cache, which no paused stream may hinder.
         let long = SpeakRequest { max_tokens: 400, ..request.clone() };

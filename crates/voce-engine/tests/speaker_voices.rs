@@ -3,8 +3,8 @@
 mod support;
 
 use support::{Talker, exact, folder, rel, same};
-use voce_engine::{SpeakRequest, VoiceChoice};
 use voce_engine::speaker::SpeakerOptions;
+use voce_engine::{SpeakRequest, VoiceChoice};
 use voce_models::speech::{Voice, VoiceData};
 use voce_nn::Precision;
 use voce_runtime::Exec;
@@ -121,9 +121,7 @@ fn unknown_voices_list_the_known_ones() {
 #[test]
 fn a_voice_of_another_model_is_refused() {
     let t = Talker::new("lsd4", &exact());
-    let read = |path: std::path::PathBuf| {
-        t.speaker.voice(path.to_str().unwrap()).map(drop).unwrap_err()
-    };
+    let read = |path: std::path::PathBuf| t.speaker.voice(path.to_str().unwrap()).map(drop).unwrap_err();
     let e = read(folder("drifting_gqa").join("voice.safetensors"));
     assert_eq!(e.code(), "bad_voice");
     assert!(e.to_string().contains("self_attn/cache"), "{e}");

@@ -85,9 +85,9 @@ pub struct Search {
     ctc: ctc_beam::CtcScratch,
 }
 
-/// The rows that a batch of so many is run with. On a device these are few numbers, so that its work repeats.
+/// The rows that a batch of `rows` is run with: one of few numbers where work that repeats costs less.
 pub(super) fn padded(exec: &Exec, rows: usize) -> usize {
-    if exec.device().is_none() || rows == 0 {
+    if !exec.wants_few_sizes() || rows == 0 {
         return rows;
     }
     match rows {

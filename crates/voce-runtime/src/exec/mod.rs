@@ -4,6 +4,7 @@ mod attend;
 mod attention;
 mod beams;
 mod buffer;
+mod capabilities;
 mod conv;
 mod depthwise;
 mod head_norm;
@@ -159,7 +160,7 @@ impl Exec {
         self.pool.run(job);
     }
 
-    /// The device that ops run on, if it is not the CPU.
+    /// The device that ops run on, if it is not the CPU. Models ask what it can do instead (`capabilities.rs`).
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.cuda.as_ref().map(|c| c.device())
     }

@@ -26,11 +26,6 @@ impl Exec {
         self.cuda.as_ref().is_none_or(|c| c.delivers())
     }
 
-    /// Where weights go that this executor's ops read.
-    pub fn arena(&self) -> WeightArena {
-        self.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()))
-    }
-
     /// Packs weights that are made in a step into an [`Exec::arena`] of this executor. Lack of memory for them is the
     /// executor's error, as it is for ops.
     pub fn pack(
