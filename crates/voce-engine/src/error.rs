@@ -75,7 +75,7 @@ pub enum EngineError {
     },
     /// The weights do not fit the configuration.
     #[error(transparent)]
-    Weights(#[from] WeightError),
+    Weights(WeightError),
     /// The tokeniser cannot be read.
     #[error("{path}: {source}")]
     Tokenizer {
@@ -274,6 +274,15 @@ impl From<DialogueError> for EngineError {
         match e {
             DialogueError::Value { what, value, rule } => Self::BadRequest { what, value, rule },
             other => Self::Dialogue(other),
+        }
+    }
+}
+
+impl From<WeightError> for EngineError {
+    fn from(e: WeightError) -> Self {
+        match e {
+            WeightError::Device(e) => e.into(),
+            other => EngineError::Weights(other),
         }
     }
 }

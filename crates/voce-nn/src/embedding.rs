@@ -11,7 +11,7 @@ use crate::{Loader, WeightError};
 pub struct Embedding {
     table: Table,
     dim: usize,
-    /// The rows and one of zeros, for devices.
+    /// The rows and one of zeros, where the host does not write them.
     spread: OnceLock<Buffer>,
 }
 
@@ -42,7 +42,7 @@ impl Embedding {
     /// Puts each token's row into the first rows of `out`; a token that the table lacks gets zeros.
     pub fn embed(&self, exec: &mut Exec, tokens: &[usize], out: &mut Buffer) {
         let rows = self.rows();
-        if exec.device().is_some() {
+        if !exec.shares_memory() {
             let spread = self.spread();
             let known: Vec<usize> = tokens.iter().map(|&t| t.min(rows)).collect();
             return exec.gather_rows(spread, &known, 0, out);

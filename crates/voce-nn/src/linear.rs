@@ -32,8 +32,14 @@ impl Linear {
     }
 
     /// A layer from values that are already at hand.
-    pub fn from_values(l: &Loader, format: Format, outputs: usize, inputs: usize, values: &[f32]) -> Self {
-        Self { w: l.pack(format, outputs, inputs, values), bias: None }
+    pub fn from_values(
+        l: &Loader,
+        format: Format,
+        outputs: usize,
+        inputs: usize,
+        values: &[f32],
+    ) -> Result<Self, WeightError> {
+        Ok(Self { w: l.pack(format, outputs, inputs, values)?, bias: None })
     }
 
     /// The same layer with this bias.

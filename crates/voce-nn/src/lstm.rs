@@ -34,7 +34,7 @@ impl Lstm {
             let inputs = if k == 0 { inputs } else { hidden };
             let part = |name: &str, inputs| {
                 let values = l.tensor(&format!("weight_{name}_l{k}"), &[4 * hidden, inputs])?;
-                Ok::<_, WeightError>(Linear::from_values(l, format, 4 * hidden, inputs, &values))
+                Linear::from_values(l, format, 4 * hidden, inputs, &values)
             };
             let mut bias = vec![0f32; 4 * hidden];
             for name in ["bias_ih", "bias_hh"] {

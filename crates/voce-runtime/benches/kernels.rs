@@ -30,7 +30,8 @@ fn linear(bencher: Bencher<'_, '_>, isa: Isa, format: Format, rows: usize) {
     let arena = WeightArena::new();
     let weights = values(n * k);
     let copies = 6;
-    let layers: Vec<Matrix> = (0..copies).map(|_| Matrix::pack(&arena, format, n, k, &weights)).collect();
+    let layers: Vec<Matrix> =
+        (0..copies).map(|_| Matrix::pack(&arena, format, n, k, &weights).unwrap()).collect();
     let (x, mut out) = (buffer(rows, k), Buffer::new(rows, n));
     let mut exec = Exec::with_isa(1, isa).expect("supported");
     bencher
@@ -132,7 +133,7 @@ fn attention_16_rows_over_250(bencher: Bencher<'_, '_>, isa: Isa) {
 fn conv(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, cin: usize, n: usize, taps: usize) {
     let arena = WeightArena::new();
     let format = if isa == Isa::Amx { Format::Bf16 } else { Format::F32 };
-    let w = Matrix::pack(&arena, format, n, taps * cin, &values(n * taps * cin));
+    let w = Matrix::pack(&arena, format, n, taps * cin, &values(n * taps * cin)).unwrap();
     let mut state =
         ConvState::new(ConvStateSpec { slots: 1, history: taps - 1, channels: cin, replicate: false });
     let (x, mut out) = (buffer(rows, cin), Buffer::new(rows, n));

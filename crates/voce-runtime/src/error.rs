@@ -21,3 +21,15 @@ pub enum RuntimeError {
     #[error(transparent)]
     Cuda(#[from] crate::cuda::CudaError),
 }
+
+impl RuntimeError {
+    /// Whether a device's memory was lacking: the same may work later, or with fewer slots.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Cuda(e) if e.is_out_of_memory())
+    }
+
+    /// Whether a device is lost: nothing but a new process brings it back.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Cuda(e) if e.is_lost())
+    }
+}

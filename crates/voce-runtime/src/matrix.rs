@@ -4,7 +4,7 @@
 //! `[k/2][16][2]`, int8 `[k/4][16][4]`, int4 `[k/8][16][4]` (low nibbles first). Inputs are padded with
 //! zeros to 32 (bf16) or 64 (int8, int4), outputs to 16.
 
-use crate::cuda::DeviceMatrix;
+use crate::cuda::{CudaError, DeviceMatrix};
 use crate::memory::{AlignedVec, Stored, WeightArena};
 use crate::simd::lanes::{LANES, round_bf16};
 use crate::simd::quant::GROUP;
@@ -75,13 +75,24 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs a row-major `[n][k]` matrix.
-    pub fn pack(arena: &WeightArena, format: Format, n: usize, k: usize, weights: &[f32]) -> Matrix {
+    /// Packs a row-major `[n][k]` matrix; an error where a device has no memory for it or no kernels for the format.
+    pub fn pack(
+        arena: &WeightArena,
+        format: Format,
+        n: usize,
+        k: usize,
+        weights: &[f32],
+    ) -> Result<Matrix, CudaError> {
         assert_eq!(weights.len(), n * k, "matrix of {n} by {k}");
-        if let Some(device) = arena.device() {
-            let device = DeviceMatrix::store(device, format, n, k, weights);
-            return Self::on_device(arena, format, n, k, device);
+        match arena.device() {
+            Some(device) => {
+                Ok(Self::on_device(format, n, k, DeviceMatrix::store(device, format, n, k, weights)?))
+            }
+            None => Ok(Self::on_host(arena, format, n, k, weights)),
         }
+    }
+
+    fn on_host(arena: &WeightArena, format: Format, n: usize, k: usize, weights: &[f32]) -> Matrix {
         assert!(format != Format::Fp8, "CPUs have no kernels for fp8: use int8");
         let kp = k.next_multiple_of(format.k_multiple());
         let panels = n.div_ceil(LANES);
@@ -154,8 +165,8 @@ impl Matrix {
         Matrix { n, k, kp, format, data, scales, sums, device: None }
     }
 
-    fn on_device(arena: &WeightArena, format: Format, n: usize, k: usize, device: DeviceMatrix) -> Matrix {
-        let (data, sums) = (arena.store(0, |_| ()), AlignedVec::zeroed(0));
+    pub(crate) fn on_device(format: Format, n: usize, k: usize, device: DeviceMatrix) -> Matrix {
+        let (data, sums) = (Stored::default(), AlignedVec::zeroed(0));
         Matrix { n, k, kp: device.stride, format, data, scales: None, sums, device: Some(device) }
     }
 
@@ -362,7 +373,7 @@ mod tests {
         for (format, bound) in
             [(Format::F32, 0.0), (Format::Bf16, 0.004), (Format::Int8, 0.004), (Format::Int4, 0.13)]
         {
-            let m = Matrix::pack(&arena, format, n, k, &w);
+            let m = Matrix::pack(&arena, format, n, k, &w).unwrap();
             let got = m.unpack();
             let worst = got.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
             assert!(worst <= bound, "{format:?}: {worst}");
@@ -375,7 +386,7 @@ mod tests {
         let w: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.37).sin()).collect();
         let arena = WeightArena::new();
         for format in Format::ON_CPU {
-            let m = Matrix::pack(&arena, format, n, k, &w);
+            let m = Matrix::pack(&arena, format, n, k, &w).unwrap();
             let mut bytes = Vec::new();
             m.write_packed(&mut bytes).unwrap();
             assert_eq!(bytes.len(), Matrix::packed_bytes(format, n, k), "{format:?}");
@@ -396,7 +407,7 @@ mod tests {
     fn zero_weights_stay_zero() {
         let arena = WeightArena::new();
         for format in Format::ON_CPU {
-            let m = Matrix::pack(&arena, format, 3, 5, &[0.0; 15]);
+            let m = Matrix::pack(&arena, format, 3, 5, &[0.0; 15]).unwrap();
             assert!(m.unpack().iter().all(|&w| w == 0.0), "{format:?}");
         }
     }

@@ -218,6 +218,13 @@ pub struct Stored {
     len: usize,
 }
 
+impl Default for Stored {
+    /// No bytes.
+    fn default() -> Self {
+        Self { slab: Arc::new(Slab(AlignedVec::zeroed(0))), offset: 0, len: 0 }
+    }
+}
+
 impl Stored {
     /// The bytes.
     #[inline]

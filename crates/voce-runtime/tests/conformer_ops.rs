@@ -34,7 +34,7 @@ impl Heads {
         let arena = arena(exec);
         let n = farthest + ahead + 1;
         let packed: Vec<Matrix> =
-            (0..heads).map(|_| Matrix::pack(&arena, format, n, dim, &rng.vec(n * dim))).collect();
+            (0..heads).map(|_| Matrix::pack(&arena, format, n, dim, &rng.vec(n * dim)).unwrap()).collect();
         Self {
             heads,
             dim,
@@ -201,7 +201,7 @@ fn relative_attention_that_is_kept_for_products_is_the_same() {
             };
             exec.relative_attention(op, &mut kept);
             let one: Vec<f32> = (0..128 * 128).map(|i| f32::from(u8::from(i / 128 == i % 128))).collect();
-            let one = Matrix::pack(&arena(exec), Format::Bf16, 128, 128, &one);
+            let one = Matrix::pack(&arena(exec), Format::Bf16, 128, 128, &one).unwrap();
             let mut got = Buffer::new(total, 128);
             exec.linear(&LinearOp::new(&kept, total, &one), &mut got);
             exec.fetch(&mut got, total);

@@ -30,7 +30,7 @@ fn convolution_agrees_and_does_not_depend_on_the_cuts_or_neighbours() {
             let x = rng.buffer(steps, cin);
             let (weights, bias) = (rng.vec(n * taps * cin), rng.vector(n));
             for format in [Format::F32, Format::Bf16] {
-                let w = Matrix::pack(&arena, format, n, taps * cin, &weights);
+                let w = Matrix::pack(&arena, format, n, taps * cin, &weights).unwrap();
                 let active: Vec<Vec<f64>> = (0..steps)
                     .map(|t| {
                         x.row(t).iter().map(|&v| reference::activate(Activation::Elu, v as f64)).collect()
@@ -95,7 +95,7 @@ fn many_rows_of_a_convolution_agree() {
         let mut rng = Rng(19);
         let (cin, taps, n, spans) = (64, 4, 6, [700, 800]);
         let x = rng.buffer(1500, cin);
-        let w = Matrix::pack(&arena, Format::F32, n, taps * cin, &rng.vec(n * taps * cin));
+        let w = Matrix::pack(&arena, Format::F32, n, taps * cin, &rng.vec(n * taps * cin)).unwrap();
         let spec = ConvStateSpec { slots: 2, history: taps - 1, channels: cin, replicate: false };
         let mut out = Buffer::new(1500, n);
         let op = ConvOp {
@@ -127,7 +127,7 @@ fn many_rows_of_a_convolution_agree() {
 fn replicate_padding_repeats_the_first_row() {
     each_exec(|exec, name| {
         let arena = arena(exec);
-        let w = Matrix::pack(&arena, Format::F32, 1, 4, &[1.0; 4]);
+        let w = Matrix::pack(&arena, Format::F32, 1, 4, &[1.0; 4]).unwrap();
         let spec = ConvStateSpec { slots: 1, history: 2, channels: 1, replicate: true };
         let mut state = ConvState::new(spec);
         for round in 0..4 {
@@ -176,7 +176,7 @@ fn a_transposed_convolution_folds_into_rows() {
                 }
             }
         }
-        let w = Matrix::pack(&arena, Format::F32, stride * cout, 2 * cin, &packed);
+        let w = Matrix::pack(&arena, Format::F32, stride * cout, 2 * cin, &packed).unwrap();
         let mut state =
             ConvState::new(ConvStateSpec { slots: 1, history: 1, channels: cin, replicate: false });
         let x = rng.buffer(4, cin);
@@ -347,7 +347,7 @@ fn a_saved_past_continues_the_stream_in_another_slot() {
         let arena = arena(exec);
         let mut rng = Rng(37);
         let (channels, taps, steps) = (6, 5, 12);
-        let w = Matrix::pack(&arena, Format::F32, 4, taps * channels, &rng.vec(4 * taps * channels));
+        let w = Matrix::pack(&arena, Format::F32, 4, taps * channels, &rng.vec(4 * taps * channels)).unwrap();
         let x = rng.buffer(steps, channels);
         let spec = ConvStateSpec { slots: 3, history: taps - 1, channels, replicate: false };
         let step = |exec: &mut Exec, state: &mut ConvState, slot: usize, first: usize, rows: usize| {
@@ -426,8 +426,8 @@ fn whole_residual_blocks_agree_where_there_is_a_kernel_for_them() {
             let small = |v: Vec<f32>, by: usize| v.into_iter().map(|w| w / (by as f32).sqrt()).collect();
             let first: Vec<f32> = small(rng.vec(hidden * taps * width), taps * width);
             let second: Vec<f32> = small(rng.vec(width * hidden), hidden);
-            let first = Matrix::pack(&arena, Format::Bf16, hidden, taps * width, &first);
-            let second = Matrix::pack(&arena, Format::Bf16, width, hidden, &second);
+            let first = Matrix::pack(&arena, Format::Bf16, hidden, taps * width, &first).unwrap();
+            let second = Matrix::pack(&arena, Format::Bf16, width, hidden, &second).unwrap();
             let (first_bias, second_bias) = (rng.vector(hidden), rng.vector(width));
             let history = ConvOp::history(taps, 1, dilation);
             let spec = ConvStateSpec { slots: 3, history, channels: width, replicate: false };
@@ -488,7 +488,7 @@ fn a_convolution_to_samples_agrees_over_tiles_of_rows() {
             let steps = [288, 16, 32];
             let total = steps.iter().sum();
             let x = rng.buffer(total, width);
-            let w = Matrix::pack(&arena, format, 1, taps * width, &rng.vec(taps * width));
+            let w = Matrix::pack(&arena, format, 1, taps * width, &rng.vec(taps * width)).unwrap();
             let bias = rng.vector(1);
             let history = ConvOp::history(taps, 1, dilation);
             let spec = ConvStateSpec { slots: 2, history, channels: width, replicate: false };

@@ -135,7 +135,7 @@ fn products_are_those_of_the_codes() {
         let mut rng = Rng(29);
         for (rows, k, n) in shapes {
             let weights = rng.vec(n * k);
-            let w = Matrix::pack(&arena, Format::Fp8, n, k, &weights);
+            let w = Matrix::pack(&arena, Format::Fp8, n, k, &weights).unwrap();
             let seen = w.unpack();
             let exact: Vec<f64> = weights.chunks(k).flat_map(|r| quantised(&codes, &wide(r))).collect();
             assert!(error(&seen, &exact) < 1e-6, "{name}: weights are codes with a scale per output");
@@ -189,7 +189,7 @@ fn a_row_among_few_has_the_bits_of_the_row_alone() {
         let arena = arena(exec);
         let mut rng = Rng(31);
         let (k, n) = (192, 90);
-        let w = Matrix::pack(&arena, Format::Fp8, n, k, &rng.vec(n * k));
+        let w = Matrix::pack(&arena, Format::Fp8, n, k, &rng.vec(n * k)).unwrap();
         let x = rng.buffer(8, k);
         let mut run = |x: &Buffer, rows| {
             let mut out = Buffer::new(rows, n);
@@ -298,10 +298,10 @@ fn what_is_kept_for_products_is_scaled_by_whoever_reads_it() {
         let arena = arena(exec);
         let mut rng = Rng(41);
         let (rows, k, hidden) = (20, 64, 160);
-        let up = Matrix::pack(&arena, Format::Fp8, hidden, k, &rng.vec(hidden * k));
-        let down = Matrix::pack(&arena, Format::Fp8, k, hidden, &rng.vec(k * hidden));
-        let half = Matrix::pack(&arena, Format::Fp8, k, hidden / 2, &rng.vec(k * hidden / 2));
-        let other = Matrix::pack(&arena, Format::Fp8, 48, k, &rng.vec(48 * k));
+        let up = Matrix::pack(&arena, Format::Fp8, hidden, k, &rng.vec(hidden * k)).unwrap();
+        let down = Matrix::pack(&arena, Format::Fp8, k, hidden, &rng.vec(k * hidden)).unwrap();
+        let half = Matrix::pack(&arena, Format::Fp8, k, hidden / 2, &rng.vec(k * hidden / 2)).unwrap();
+        let other = Matrix::pack(&arena, Format::Fp8, 48, k, &rng.vec(48 * k)).unwrap();
         let (x, bias) = (rng.buffer(rows, k), rng.vector(hidden));
         for gated in [false, true] {
             let mut run = |narrow: bool| {

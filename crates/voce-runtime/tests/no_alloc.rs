@@ -94,7 +94,7 @@ struct Stack {
 impl Stack {
     fn new(format: Format, conv: Format, kv: KvFormat) -> Self {
         let arena = WeightArena::new();
-        let pack = |format, n: usize, k: usize| Matrix::pack(&arena, format, n, k, &values(n * k));
+        let pack = |format, n: usize, k: usize| Matrix::pack(&arena, format, n, k, &values(n * k)).unwrap();
         let state = |history, channels, replicate| {
             ConvState::new(ConvStateSpec { slots: SLOTS, history, channels, replicate })
         };

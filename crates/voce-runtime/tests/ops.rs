@@ -35,9 +35,9 @@ fn what_is_kept_for_products_reaches_them() {
             if exec.device().is_some() { &[Format::Bf16, Format::Fp8] } else { &[Format::Bf16] };
         for ((rows, k, wide), &format) in shapes.into_iter().flat_map(|s| formats.iter().map(move |f| (s, f)))
         {
-            let up = Matrix::pack(&arena, format, wide, k, &rng.vec(wide * k));
-            let down = Matrix::pack(&arena, format, k, wide, &rng.vec(k * wide));
-            let half = Matrix::pack(&arena, format, k, wide / 2, &rng.vec(k * wide / 2));
+            let up = Matrix::pack(&arena, format, wide, k, &rng.vec(wide * k)).unwrap();
+            let down = Matrix::pack(&arena, format, k, wide, &rng.vec(k * wide)).unwrap();
+            let half = Matrix::pack(&arena, format, k, wide / 2, &rng.vec(k * wide / 2)).unwrap();
             let (x, bias) = (rng.buffer(rows, k), rng.vector(wide));
             for gated in [false, true] {
                 let run = |exec: &mut voce_runtime::Exec, narrow: bool| {
@@ -88,7 +88,7 @@ fn linear_agrees_for_every_format_norm_and_store() {
             let modulation = rng.buffer(rows, 2 * k + 3);
             let gate = rng.buffer(rows, n);
             for &format in formats(exec) {
-                let w = Matrix::pack(&arena, format, n, k, &weights);
+                let w = Matrix::pack(&arena, format, n, k, &weights).unwrap();
                 let seen = w.unpack();
                 for case in 0..7 {
                     let mut op = LinearOp::new(&x, rows, &w);
@@ -188,7 +188,7 @@ fn a_row_alone_has_the_bits_of_the_row_in_a_batch() {
         let weights = rng.vec(n * k);
         let x = rng.buffer(rows, k);
         for format in Format::ON_CPU {
-            let w = Matrix::pack(&arena, format, n, k, &weights);
+            let w = Matrix::pack(&arena, format, n, k, &weights).unwrap();
             let (mut batch, mut one) = (Buffer::new(rows, n), Buffer::new(1, n));
             exec.linear(&LinearOp::new(&x, rows, &w), &mut batch);
             for r in 0..rows {
@@ -209,7 +209,7 @@ fn quantised_products_have_the_same_bits_on_every_instruction_set() {
     let x = rng.buffer(rows, k);
     let arena = WeightArena::new();
     for format in [Format::Int8, Format::Int4] {
-        let w = Matrix::pack(&arena, format, n, k, &weights);
+        let w = Matrix::pack(&arena, format, n, k, &weights).unwrap();
         let mut first: Option<Vec<f32>> = None;
         each_cpu(|exec, name| {
             let mut out = Buffer::new(rows, n);
@@ -229,7 +229,7 @@ fn activations_agree() {
     identity[0] = 1.0;
     each_exec(|exec, name| {
         let arena = arena(exec);
-        let w = Matrix::pack(&arena, Format::F32, 1, 1, &identity);
+        let w = Matrix::pack(&arena, Format::F32, 1, 1, &identity).unwrap();
         let mut x = Buffer::new(n, 1);
         x.head_mut(n).copy_from_slice(&values);
         for act in

@@ -232,7 +232,7 @@ fn embeddings_of_several_tables_are_summed() {
         for (format, tolerance) in [(Format::F32, 1e-6), (Format::Bf16, 0.01)] {
             let arena = arena(exec);
             let tables: Vec<Table> =
-                values.iter().map(|v| Table::new(&arena, format, v.len() / dim, dim, v)).collect();
+                values.iter().map(|v| Table::new(&arena, format, v.len() / dim, dim, v).unwrap()).collect();
             let mut tokens = Tokens::new(4, 3, 0);
             // The third token of slot 3 is one that its table lacks.
             exec.set_tokens(&mut tokens, &[3, 1], 0, &[4, 8, 4, 0, 2, 3]);
@@ -262,7 +262,7 @@ fn what_was_drawn_is_looked_up_at_once() {
     let x = logits(&mut rng, 2, vocab);
     each_exec(|exec, name| {
         for format in [Format::F32, Format::Bf16] {
-            let table = Table::new(&arena(exec), format, vocab, dim, &values);
+            let table = Table::new(&arena(exec), format, vocab, dim, &values).unwrap();
             let (mut tokens, mut out) = (Tokens::new(2, 1, 0), Buffer::new(4, dim));
             let sampling = Sampling { temperature: 1.0, seed: 1, ..Sampling::default() };
             let rows = [1, 0].map(|slot| SampleRow { slot, step: 9, sampling });

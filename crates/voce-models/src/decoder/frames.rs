@@ -240,14 +240,14 @@ impl Predictor {
             };
             let values = from.tensor("weight", &[rows, outer])?;
             if token > 0 {
-                tables.push(l.table_of(&values, rows, outer, formats.embedding));
+                tables.push(l.table_of(&values, rows, outer, formats.embedding)?);
             }
             if token < c.tokens {
                 let table = match &projection {
                     Some(p) => &project(exec, p, &values, outer, inner),
                     None => &values,
                 };
-                inputs.push(l.table_of(table, rows, inner, formats.embedding));
+                inputs.push(l.table_of(table, rows, inner, formats.embedding)?);
             }
         }
         let head = |i| Linear::load(&l.sub("lm_head").sub(i), c.vocab, inner, formats.linear);

@@ -16,7 +16,7 @@ impl CtcHead {
         let flat = l.shape("weight").is_some_and(|s| s.len() == 2);
         let shape = [classes, dim, 1];
         let values = l.tensor("weight", if flat { &shape[..2] } else { &shape })?;
-        let head = Linear::from_values(&l, formats.linear, classes, dim, &values);
+        let head = Linear::from_values(&l, formats.linear, classes, dim, &values)?;
         let head = match l.optional("bias", &[classes])? {
             Some(bias) => head.with_bias(bias),
             None => head,

@@ -73,7 +73,9 @@ impl Encoder {
                 let most = look_aheads.iter().copied().max().unwrap_or(0);
                 // The projections are read once, so they stay out of the model's own memory.
                 let projections = PositionProjections::load(&l.apart().sub("encoder"), e, f.kv)?;
-                Positions::Chunked(projections.project(exec, left + most, most))
+                let projected = projections.project(exec, left + most, most);
+                exec.status()?;
+                Positions::Chunked(projected)
             }
         };
         let layers = encoder.sub("layers");

@@ -1,7 +1,7 @@
 //! Relative positions: sinusoids of distances, projected by each layer once and packed like keys.
 
 use voce_nn::{Linear, Loader, WeightError};
-use voce_runtime::{Buffer, Exec, Format, KvFormat, Matrix, RelativePositions, WeightArena};
+use voce_runtime::{Buffer, Exec, Format, KvFormat, Matrix, RelativePositions};
 
 use super::EncoderConfig;
 
@@ -33,7 +33,7 @@ impl PositionProjections {
             sinusoid(farthest as f32 - i as f32, table.row_mut(i));
         }
         let mut projected = Buffer::new(n, self.dim);
-        let arena = exec.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()));
+        let arena = exec.arena();
         let mut values = vec![0f32; n * head];
         let mut layer = |linear: &Linear| {
             linear.run(exec, &table, n, &mut projected);
@@ -43,7 +43,7 @@ impl PositionProjections {
                     for (i, to) in values.chunks_exact_mut(head).enumerate() {
                         to.copy_from_slice(&projected.row(i)[h * head..(h + 1) * head]);
                     }
-                    Matrix::pack(&arena, self.format, n, head, &values)
+                    exec.pack(&arena, self.format, n, head, &values)
                 })
                 .collect();
             RelativePositions { heads, farthest }

@@ -28,7 +28,7 @@ impl Prompt {
             to.zip(column.zip(&bias)).for_each(|(to, (w, b))| *to = w + b);
         }
         Ok(Self {
-            first: Linear::from_values(&first, f.linear, c.hidden, dim, &rows),
+            first: Linear::from_values(&first, f.linear, c.hidden, dim, &rows)?,
             languages,
             second: Linear::load(&l.sub("prompt_kernel").sub(2), dim, c.hidden, f.linear)?,
         })

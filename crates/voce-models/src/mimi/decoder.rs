@@ -69,7 +69,7 @@ impl MimiDecoder {
             }
         }
         // Latents are few and their error reaches every sample: never below bf16.
-        let proj = Linear::from_values(l, f.conv, q.output_dimension, q.dimension, &w).with_bias(bias);
+        let proj = Linear::from_values(l, f.conv, q.output_dimension, q.dimension, &w)?.with_bias(bias);
         let tl = l.sub("decoder_transformer");
         let projection = |name: String, outputs, inputs| {
             (outputs != inputs).then(|| Linear::load(&tl.sub(name), outputs, inputs, f.linear)).transpose()
@@ -159,7 +159,7 @@ impl MimiDecoder {
 
     /// The samples of the frames that were begun last.
     pub fn finish_decode<'s>(&self, exec: &mut Exec, state: &'s mut MimiDecoderState) -> &'s [f32] {
-        if exec.device().is_none() {
+        if !exec.wants_batches() {
             return &state.audio;
         }
         let (made, high) = (state.made, state.seanet[1].output());
@@ -222,8 +222,8 @@ impl MimiDecoder {
         watch.show(exec, Stage::Transformer, x, rows);
         let [low, high] = &mut state.seanet;
         let frame_rows = self.seanet[0].rows(self.steps);
-        if exec.device().is_some() {
-            // A device wants all rows there are, and where they are.
+        if exec.wants_batches() {
+            // All rows there are, and where they are.
             watch.each(Stage::Seanet, |w| self.seanet[0].run_from(exec, Some(x), &state.spans, low, w));
             high.grow(&self.seanet[1], state.max_frames * frame_rows);
             state.spans.iter_mut().zip(spans).for_each(|(to, s)| to.rows = s.rows * frame_rows);

@@ -148,7 +148,7 @@ impl Seanet {
                     let io = ConvIo { spans: now, pre: Activation::Elu, add: false };
                     let [first, second] = &mut convs[..] else { unreachable!("two convolutions") };
                     let x = kept.as_mut().unwrap_or(&mut buffers[at]);
-                    let fused = exec.device().is_some() && {
+                    let fused = exec.fuses_residuals() && {
                         let out = made[i].get_or_insert_with(|| Buffer::new(x.rows(), x.cols()));
                         a.residual(b, exec, x, io, first, out)
                     };

@@ -88,7 +88,7 @@ impl FlowHead {
             cond_embed,
             input_proj: Linear::load(&l.sub("input_proj"), dim, latent, format)?,
             blocks,
-            modulation: Linear::from_values(l, format, n, dim, &rows).with_bias(biases),
+            modulation: Linear::from_values(l, format, n, dim, &rows)?.with_bias(biases),
             last: Linear::load(&l.sub("final_layer.linear"), latent, dim, format)?,
         })
     }

@@ -208,7 +208,7 @@ impl FlowLm {
     /// Feeds texts to slots, each to its own, in as few passes as their rows allow.
     pub fn prefill_texts(&self, exec: &mut Exec, state: &mut FlowLmState, texts: &[(usize, &[u32])]) {
         let slots = state.last.rows();
-        if exec.device().is_some() {
+        if exec.wants_batches() {
             self.widen(state, DEVICE_PREFILL_ROWS.min(slots * PREFILL_ROWS));
         }
         let (mut tokens, mut spans) = (Vec::new(), Vec::with_capacity(texts.len()));

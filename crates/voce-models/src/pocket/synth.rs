@@ -126,7 +126,7 @@ impl PocketSynth {
         self.begun = Instant::now();
         self.through_backbone = self.begun;
         // A look at the rows of a device would stop it.
-        let host = exec.device().is_none();
+        let host = exec.shares_memory();
         let mut through = self.begun;
         let mut watch = |_: usize, _: &[f32]| through = Instant::now();
         let watch: Watch<'_> = if host { Some(&mut watch) } else { None };
@@ -158,7 +158,7 @@ impl PocketSynth {
 
 impl Synth for PocketSynth {
     fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
-        if exec.device().is_none() {
+        if exec.shares_memory() {
             return Ok(());
         }
         self.make_room(exec, RESERVED_POSITIONS)?;

@@ -33,7 +33,7 @@ impl PocketVocoder {
 
 impl Vocoder for PocketVocoder {
     fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
-        if exec.device().is_none() {
+        if exec.shares_memory() {
             return Ok(());
         }
         // The largest call there can be, which takes all the memory that any takes.

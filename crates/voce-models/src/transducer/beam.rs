@@ -107,11 +107,10 @@ impl Search {
     ) {
         let mut s = std::mem::take(&mut self.beam);
         if self.stage(exec, t, frames, spans, states, flush, &mut s) {
-            if exec.device().is_some() {
+            if exec.decides_searches() {
                 self.beams_on_device(exec, t, states, &mut s);
             }
-            let shared = s.runs.len() >= SHARED && exec.device().is_some();
-            let threads = if shared { exec.threads() } else { 1 };
+            let threads = if s.runs.len() >= SHARED { exec.host_threads() } else { 1 };
             let mut workers = std::mem::take(&mut s.workers);
             workers.resize_with(workers.len().max(threads), Worker::default);
             while self.look_at_beams(exec, t, states, &mut s) {

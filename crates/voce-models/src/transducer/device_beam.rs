@@ -55,7 +55,7 @@ impl Search {
             for part in searching.chunks((LOGITS / t.joint.classes() / widest).max(1)) {
                 self.take_on_device(exec, t, states, s, part, widest);
             }
-            let lost = exec.status().is_err();
+            let lost = !exec.delivers();
             searching.retain(|&i| {
                 let run = &s.runs[i];
                 let Kind::Beam(beam) = &mut states[run.index].as_mut().kind else { return false };
@@ -125,7 +125,7 @@ impl Search {
             t.predictor.step_found(exec, self.beams.moves(), lanes, predictor);
         }
         exec.fetch_beams(&mut self.beams);
-        if exec.status().is_err() {
+        if !exec.delivers() {
             return;
         }
         for (place, &i) in part.iter().enumerate() {

@@ -30,7 +30,7 @@ impl Search {
         s.searching.extend((0..s.runs.len()).filter(|&i| s.runs[i].plain && s.runs[i].at < s.runs[i].rows));
         while !s.searching.is_empty() {
             self.look_on_device(exec, t, frames, states, s);
-            if exec.status().is_err() {
+            if !exec.delivers() {
                 // Nothing more is found, and whoever asks for the status ends the streams.
                 s.searching.iter().for_each(|&i| s.runs[i].at = s.runs[i].rows);
                 return;

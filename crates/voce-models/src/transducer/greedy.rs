@@ -141,7 +141,7 @@ impl Search {
             return;
         }
         self.settle_lanes(exec, t);
-        if exec.device().is_some() {
+        if exec.decides_searches() {
             self.greedy_on_device(exec, t, frames, states, &mut s);
         }
         s.searching.clear();
@@ -170,7 +170,7 @@ impl Search {
     fn look(&mut self, exec: &mut Exec, t: &Transducer, frames: &Buffer, s: &mut GreedyScratch) {
         // A blank of a TDT model says itself how far to go: there is no looking ahead.
         let streams = s.searching.len();
-        let ahead = if exec.device().is_some() { DEVICE_AHEAD.min(DEVICE_ROWS / streams) } else { 1 };
+        let ahead = if exec.wants_batches() { DEVICE_AHEAD.min(DEVICE_ROWS / streams) } else { 1 };
         let depth = if t.durations.is_empty() { (LOOK_ROWS / streams).max(ahead).max(1) } else { 1 };
         self.pairs.clear();
         s.looks.clear();

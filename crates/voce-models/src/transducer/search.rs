@@ -85,9 +85,9 @@ pub struct Search {
     ctc: ctc_beam::CtcScratch,
 }
 
-/// The rows that a batch of so many is run with. On a device these are few numbers, so that its work repeats.
+/// The rows that a batch of `rows` is run with: one of few numbers where work that repeats costs less.
 pub(super) fn padded(exec: &Exec, rows: usize) -> usize {
-    if exec.device().is_none() || rows == 0 {
+    if !exec.wants_few_sizes() || rows == 0 {
         return rows;
     }
     match rows {
@@ -95,6 +95,16 @@ pub(super) fn padded(exec: &Exec, rows: usize) -> usize {
         65..=512 => rows.next_multiple_of(64),
         513..=4096 => rows.next_multiple_of(512),
         _ => rows.next_multiple_of(2048),
+    }
+}
+
+/// The most rows that [`padded`] adds to a batch that comes to `rows` or fewer with them.
+fn most_padding(rows: usize) -> usize {
+    match rows {
+        ..=64 => (rows / 2).saturating_sub(1),
+        65..=512 => 63,
+        513..=4096 => 511,
+        _ => 2047,
     }
 }
 
@@ -261,7 +271,8 @@ impl Search {
         let more = padded(exec, labels) - labels;
         let (Some(lanes), Some(scratch)) = (&mut self.lanes, &mut self.predictor) else { return };
         if self.spares.len() < more {
-            self.spares = self.bank.take(more.next_power_of_two());
+            // As many as any number of labels up to these may lack: a smaller step asks for no more memory.
+            self.spares = self.bank.take(most_padding(labels + more));
             lanes.grow(exec, self.bank.total());
         }
         for &spare in &self.spares.of(&self.bank)[..more] {

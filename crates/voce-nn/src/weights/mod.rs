@@ -20,12 +20,12 @@ pub use tar_file::{MAX_HEADER_BYTES, MAX_MEMBERS, MAX_RATIO, MAX_UNPACKED, TarFi
 pub use torch_file::TorchFile;
 pub use torch_pickle::{MAX_OPCODES, MAX_PICKLE};
 
-use voce_runtime::cuda::Device;
+use voce_runtime::cuda::{CudaError, Device};
 use voce_runtime::{Format, Matrix, Table, WeightArena};
 
 use crate::PackedCache;
 
-/// What can be wrong with a checkpoint.
+/// Why weights cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     /// A tensor the configuration asks for is not in the file.
@@ -102,6 +102,9 @@ pub enum WeightError {
         /// The operating system's word.
         source: std::io::Error,
     },
+    /// A device cannot hold the weights.
+    #[error(transparent)]
+    Device(#[from] CudaError),
 }
 
 /// Raw values of one tensor.
@@ -217,29 +220,35 @@ impl Loader {
         make: impl FnOnce() -> Result<Vec<f32>, WeightError>,
     ) -> Result<Matrix, WeightError> {
         let Some(cache) = &self.cache else {
-            return Ok(self.pack(format, n, k, &make()?));
+            return self.pack(format, n, k, &make()?);
         };
         let name = self.name(name);
         if let Some(matrix) = cache.get(&self.arena, &name, format, n, k) {
             return Ok(matrix);
         }
-        let matrix = self.pack(format, n, k, &make()?);
+        let matrix = self.pack(format, n, k, &make()?)?;
         cache.put(&name, &matrix);
         Ok(matrix)
     }
 
     /// An embedding table, f32 or bf16, where matrices go.
     pub fn table(&self, name: &str, rows: usize, dim: usize, format: Format) -> Result<Table, WeightError> {
-        Ok(self.table_of(&self.tensor(name, &[rows, dim])?, rows, dim, format))
+        self.table_of(&self.tensor(name, &[rows, dim])?, rows, dim, format)
     }
 
     /// An embedding table from values that are already at hand.
-    pub fn table_of(&self, values: &[f32], rows: usize, dim: usize, format: Format) -> Table {
-        Table::new(&self.arena, format, rows, dim, values)
+    pub fn table_of(
+        &self,
+        values: &[f32],
+        rows: usize,
+        dim: usize,
+        format: Format,
+    ) -> Result<Table, WeightError> {
+        Ok(Table::new(&self.arena, format, rows, dim, values)?)
     }
 
     /// Packs row-major `[n][k]` values.
-    pub fn pack(&self, format: Format, n: usize, k: usize, values: &[f32]) -> Matrix {
-        Matrix::pack(&self.arena, format, n, k, values)
+    pub fn pack(&self, format: Format, n: usize, k: usize, values: &[f32]) -> Result<Matrix, WeightError> {
+        Ok(Matrix::pack(&self.arena, format, n, k, values)?)
     }
 }

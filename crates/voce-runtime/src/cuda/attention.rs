@@ -3,7 +3,7 @@
 use super::driver::{Address, KernelId, Shape};
 use super::linear::FEW_ROWS;
 use super::queue::Args;
-use super::{Cuda, Plain, program, reserve};
+use super::{Cuda, Plain, program};
 use crate::exec::{
     AttentionOp, Buffer, HeadNorms, KvFormat, KvSpec, Pending, RelativeAttentionOp, Rope, RopeStyle, Span,
 };
@@ -211,15 +211,22 @@ impl Cuda {
             _ => None,
         };
         let alone = alone.filter(|_| few && spec.format == KvFormat::Bf16 && longest <= ALONE);
+        // As a power of two, so that few different launches come.
+        let splits = |seen: usize| seen.div_ceil(SHORT_PART).next_power_of_two();
+        let record = queries * (spec.width() + 2) * 4;
+        if self.queue.rehearsal.is_some() && group <= DECODE_QUERIES {
+            // Fewer rows than these, which see more, may be split where these are not.
+            let blocks = BLOCKS * self.device().info().processors as usize;
+            let seen = op.window.unwrap_or(spec.capacity).min(spec.capacity);
+            self.queue.reserve(&mut self.scratch.partials, blocks * splits(seen) * record);
+            self.queue.reserve(&mut self.scratch.counters, blocks * 4);
+        }
         if count > 0 && few && alone.is_none() {
-            // As a power of two, so that few different launches come.
-            let splits = longest.div_ceil(SHORT_PART).next_power_of_two();
+            let splits = splits(longest);
             args.splits = splits as u32;
             if splits > 1 {
-                let device = self.queue.device.clone();
-                let record = queries * (spec.width() + 2) * 4;
-                args.partials = reserve(&device, &mut self.scratch.partials, blocks * splits * record);
-                args.counters = reserve(&device, &mut self.scratch.counters, blocks * 4);
+                args.partials = self.queue.reserve(&mut self.scratch.partials, blocks * splits * record);
+                args.counters = self.queue.reserve(&mut self.scratch.counters, blocks * 4);
             }
         }
         singles.append(&mut tiles);
@@ -278,7 +285,7 @@ impl Cuda {
         let addresses: Vec<u64> = heads
             .map(|m| {
                 assert!(m.format == format && m.k == spec.head_dim, "distances as the cache");
-                let matrix = m.device.as_ref().expect("distances are on the device");
+                let matrix = self.weights(m);
                 (distances, args.distance_stride) = (distances.min(m.n), matrix.stride as u32);
                 matrix.at()
             })

@@ -3,7 +3,7 @@
 use super::driver::{Address, Shape};
 use super::queue::Args;
 use super::rows::numbers;
-use super::{Cuda, bytes, program, reserve};
+use super::{Cuda, bytes, program};
 use crate::exec::{Beams, BeamsOp, NODE_WORDS};
 
 /// Arguments of `beam_begin` and `beam_decide`.
@@ -45,7 +45,7 @@ fn words(beams: &Beams) -> usize {
 impl Cuda {
     fn beam_args(&mut self, beams: &mut Beams) -> BeamArgs {
         let room = words(beams) * 4;
-        let runs = reserve(&self.queue.device, &mut beams.memory, room);
+        let runs = self.queue.reserve(&mut beams.memory, room);
         let place = |words: usize| runs + 4 * words as u64;
         let rows = beams.rows.as_ref().map_or(0, |m| m.at);
         BeamArgs {
@@ -86,7 +86,7 @@ impl Cuda {
         rows.resize(beams.lane_rows, 0);
         rows.extend(frame_rows.iter().map(|&r| r as u32));
         rows.resize(beams.lane_rows + room(frame_rows.len()), 0);
-        let at = reserve(&self.queue.device, &mut beams.rows, rows.len() * 4);
+        let at = self.queue.reserve(&mut beams.rows, rows.len() * 4);
         self.queue.upload(at, bytes(&rows));
         let args = self.beam_args(beams);
         self.queue.upload(args.runs, bytes(&beams.words));

@@ -5,7 +5,7 @@ use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
 use super::queue::Args;
 use super::streams::StreamArgs;
-use super::{Cuda, program, reserve};
+use super::{Cuda, program};
 use crate::exec::{Buffer, ConvOp, ConvState, DepthwiseOp, SubsampleOp, SubsampleState, UpsampleOp};
 use crate::matrix::Format;
 use crate::simd::Activation;
@@ -137,7 +137,7 @@ fn row_blocks(rows: usize, lanes: u32) -> u32 {
 impl Cuda {
     /// Gathers the rows under the taps and multiplies them: a cacheful at a time.
     pub(crate) fn conv(&mut self, op: &ConvOp<'_>, rows: usize, state: &mut ConvState, out: &mut Buffer) {
-        let device = op.w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(op.w);
         let (out_stride, k_stride) = (op.w.n.max(out.cols()), device.stride);
         let mut store = StoreArgs {
             out: self.write(out),
@@ -183,10 +183,9 @@ impl Cuda {
         let few = self.is_few(op.w, rows);
         let narrow = !few && op.w.format == Format::Bf16;
         let row_bytes = k_stride * if narrow { 2 } else { 4 };
-        let memory = self.queue.device.clone();
-        let cached = GATHERED * memory.info().processors as usize;
+        let cached = GATHERED * self.device().info().processors as usize;
         let chunk = (cached / row_bytes).clamp(1, rows);
-        let operand = reserve(&memory, &mut self.scratch.operand, chunk * row_bytes);
+        let operand = self.queue.reserve(&mut self.scratch.operand, chunk * row_bytes);
         let eights = narrow && op.x.cols().is_multiple_of(8);
         let (kernel, lanes) = if eights {
             (program::CONV_OPERAND8, lanes(op.x.cols() / 8))

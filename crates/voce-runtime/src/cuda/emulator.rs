@@ -7,7 +7,8 @@ use std::ffi::{CString, c_char};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::driver::{Address, Command, DeviceInfo, Driver, Graph, Product, ProductKind, Stream};
 use super::{CudaError, program};
@@ -19,6 +20,9 @@ pub(crate) struct Emulator {
     info: DeviceInfo,
     launch: LaunchFn,
     names: Vec<CString>,
+    /// Bytes that it has, and those in use.
+    memory: Arc<AtomicU64>,
+    used: AtomicU64,
 }
 
 fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
@@ -109,7 +113,13 @@ impl Emulator {
             shared: 227 << 10,
             driver: 12_000,
         };
-        Ok(Self { info, launch, names })
+        let memory = Arc::new(AtomicU64::new(info.memory));
+        Ok(Self { info, launch, names, memory, used: AtomicU64::new(0) })
+    }
+
+    /// The same with this many bytes of memory, which may change.
+    pub(crate) fn with(self, memory: Arc<AtomicU64>) -> Self {
+        Self { memory, ..self }
     }
 
     /// The same with another compute capability.
@@ -180,18 +190,22 @@ impl Driver for Emulator {
     }
 
     fn memory(&self) -> Result<(u64, u64), CudaError> {
-        Ok((self.info.memory, self.info.memory))
+        let total = self.memory.load(Ordering::SeqCst);
+        Ok((total.saturating_sub(self.used.load(Ordering::SeqCst)), total))
     }
 
     fn alloc(&self, bytes: usize) -> Result<Address, CudaError> {
-        if bytes as u64 > self.info.memory {
-            return Err(CudaError::OutOfMemory { asked: bytes as u64, free: self.info.memory });
-        }
+        let (asked, total) = (bytes as u64, self.memory.load(Ordering::SeqCst));
+        let fits = |used: u64| used.checked_add(asked).filter(|&all| all <= total);
+        self.used
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits)
+            .map_err(|used| CudaError::OutOfMemory { asked, free: total.saturating_sub(used) })?;
         // SAFETY: a non-zero size; the length is kept in front, to free it. 256-byte alignment as on devices.
         unsafe {
             let layout = std::alloc::Layout::from_size_align_unchecked(bytes + 256, 256);
             let base = std::alloc::alloc_zeroed(layout);
             if base.is_null() {
+                self.used.fetch_sub(asked, Ordering::SeqCst);
                 return Err(CudaError::OutOfMemory { asked: bytes as u64, free: 0 });
             }
             base.cast::<usize>().write(bytes);
@@ -204,6 +218,7 @@ impl Driver for Emulator {
         unsafe {
             let base = (at as *mut u8).sub(256);
             let bytes = base.cast::<usize>().read();
+            self.used.fetch_sub(bytes as u64, Ordering::SeqCst);
             std::alloc::dealloc(base, std::alloc::Layout::from_size_align_unchecked(bytes + 256, 256));
         }
     }

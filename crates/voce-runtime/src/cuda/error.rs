@@ -51,10 +51,11 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
-    /// The device's memory is used up.
-    #[error("no memory on the device for {} MiB more: {} MiB are free; use fewer slots", asked >> 20, free >> 20)]
+    /// The device's memory is used up. Whoever asked for it fails; the device goes on, and has memory again once
+    /// somebody frees some.
+    #[error("no memory on the device for {} MiB more: {} MiB are free; use fewer slots", asked.div_ceil(1 << 20), free >> 20)]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes asked for; 0 when the driver does not say.
         asked: u64,
         /// Bytes that are free.
         free: u64,
@@ -75,4 +76,33 @@ pub enum CudaError {
         /// The driver's words.
         message: String,
     },
+    /// The device does not work any more, and will not in this process.
+    #[error("the GPU is lost ({call}: {message}): start this program again; the kernel log tells more")]
+    Lost {
+        /// The call that found out.
+        call: &'static str,
+        /// The driver's words.
+        message: String,
+    },
+}
+
+impl CudaError {
+    /// Whether memory was lacking: the same may work later, or with fewer slots.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. })
+    }
+
+    /// Whether the device is lost: nothing but a new process brings it back.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
+    /// The same as the end of a device.
+    pub(super) fn into_lost(self) -> Self {
+        match self {
+            Self::Lost { .. } => self,
+            Self::Failed { call, message } => Self::Lost { call, message },
+            other => Self::Lost { call: "device", message: other.to_string() },
+        }
+    }
 }

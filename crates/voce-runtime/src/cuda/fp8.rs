@@ -3,7 +3,7 @@
 use super::driver::{Address, Product, ProductKind, Shape};
 use super::linear::{NormArgs, Rows, Source, StoreArgs};
 use super::queue::Args;
-use super::{Cuda, program, reserve};
+use super::{Cuda, program};
 
 /// Values of a row that a thread holds, and threads of a block at most.
 const HELD: usize = 16;
@@ -97,7 +97,7 @@ impl Cuda {
         store: StoreArgs,
         narrow: bool,
     ) {
-        let device = w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(w);
         let stride = w.n.next_multiple_of(SIXTEEN);
         let scaling = self.device().scales_products();
         let plain = store.act == 0 && store.store != 2 && store.bias == 0 && stride == w.n;
@@ -105,12 +105,11 @@ impl Cuda {
         let straight = narrow || (scaling && plain);
         // What is added to something else loses nothing that counts by coming as bf16.
         let halves = narrow || (store.store != 0 && !straight);
-        let memory = self.queue.device.clone();
         let (out, out_stride) = if straight {
             (store.out, store.out_stride)
         } else {
             let bytes = count * stride * if halves { 2 } else { 4 };
-            (reserve(&memory, &mut self.scratch.products, bytes), stride as u32)
+            (self.queue.reserve(&mut self.scratch.products, bytes), stride as u32)
         };
         self.queue.product(Product {
             kind: ProductKind::Fp8,

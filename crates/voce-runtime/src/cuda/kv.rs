@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::{Cuda, CudaError, bytes, program, reserve};
+use super::{Cuda, CudaError, bytes, program};
 use crate::exec::{KvCache, KvFormat};
 
 /// Blocks that share a ring when it is copied.
@@ -53,7 +53,7 @@ impl Cuda {
     /// Puts a cache on the device, with what it holds.
     pub(crate) fn reserve_cache(&mut self, cache: &mut KvCache) -> Result<(), CudaError> {
         if let Some(memory) = cache.memory() {
-            assert!(std::sync::Arc::ptr_eq(&memory.device, self.device()), "a cache stays on its device");
+            self.queue.own(memory);
             return Ok(());
         }
         let memory = match cache.rows_if_host() {
@@ -66,10 +66,20 @@ impl Cuda {
 
     /// Where a cache is on the device.
     pub(super) fn cache(&mut self, cache: &mut KvCache) -> Address {
-        if let Err(e) = self.reserve_cache(cache) {
-            self.device().fail(e);
+        if let Some(memory) = cache.memory() {
+            self.queue.own(memory);
+            return memory.at;
         }
-        cache.memory().map_or(0, |m| m.at)
+        let whose = std::ptr::from_ref(cache) as usize;
+        let memory = match cache.rows_if_host() {
+            Some(rows) => self.queue.store(&rows, whose),
+            None => self.queue.alloc(cache.spec().bytes(), whose),
+        };
+        memory.map_or(0, |memory| {
+            let at = memory.at;
+            cache.set_memory(memory);
+            at
+        })
     }
 
     /// A slot's rows to (`out`) or from f32 `[layer][head][position][keys, values][dim]` in scratch memory.
@@ -100,8 +110,7 @@ impl Cuda {
 
     pub(crate) fn read_cache(&mut self, cache: &KvCache, slot: usize, positions: Range<usize>) -> Vec<f32> {
         let mut values = vec![0f32; cache.spec().slice_len(positions.len())];
-        let device = self.queue.device.clone();
-        let at = reserve(&device, &mut self.scratch.moved, values.len() * 4);
+        let at = self.queue.reserve(&mut self.scratch.moved, values.len() * 4);
         self.move_kv(cache, slot, positions, at, true);
         self.queue.download(at, &mut values);
         values
@@ -115,8 +124,7 @@ impl Cuda {
         values: &[f32],
     ) {
         self.cache(cache);
-        let device = self.queue.device.clone();
-        let at = reserve(&device, &mut self.scratch.moved, values.len() * 4);
+        let at = self.queue.reserve(&mut self.scratch.moved, values.len() * 4);
         self.queue.upload(at, bytes(values));
         self.move_kv(cache, slot, positions, at, false);
     }

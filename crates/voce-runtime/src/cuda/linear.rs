@@ -4,7 +4,7 @@ use super::driver::{Address, Product, ProductKind, Shape};
 use super::fp8::SIXTEEN;
 use super::queue::Args;
 use super::row::FewRows;
-use super::{Cuda, program, reserve};
+use super::{Cuda, program};
 use crate::exec::{Buffer, Gate, LinearOp, Norm, Pending};
 use crate::matrix::Format;
 use crate::simd::Activation;
@@ -209,7 +209,7 @@ impl Cuda {
 
     pub(crate) fn linear(&mut self, op: &LinearOp<'_>, out: &mut Buffer) {
         let (rows, w) = (op.rows, op.w);
-        let device = w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(w);
         let out_stride = out.cols() as u32;
         let pending = *op.x.buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
         let (x, norm) = match pending {
@@ -310,7 +310,7 @@ impl Cuda {
         rows: usize,
         store: StoreArgs,
     ) {
-        let device = w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(w);
         let args = LinearArgs {
             norm,
             store,
@@ -355,12 +355,11 @@ impl Cuda {
         format: Format,
         kept_scales: Address,
     ) -> Rows {
-        let device = self.queue.device.clone();
-        let a = reserve(&device, &mut self.scratch.operand, rows * stride * value(format));
+        let a = self.queue.reserve(&mut self.scratch.operand, rows * stride * value(format));
         let Source { x, stride: x_stride, narrow, .. } = from;
         if format == Format::Fp8 {
             let scales = match kept_scales {
-                0 => reserve(&device, &mut self.scratch.scales, rows * 4),
+                0 => self.queue.reserve(&mut self.scratch.scales, rows * 4),
                 kept => kept,
             };
             if self.quantise(norm, from, rows, [k, stride], [a, scales]) {
@@ -405,7 +404,7 @@ impl Cuda {
         }
         assert!(!narrow, "what is kept for products is read by them whole");
         let scales = match kept_scales {
-            0 => reserve(&device, &mut self.scratch.scales, rows * 4),
+            0 => self.queue.reserve(&mut self.scratch.scales, rows * 4),
             kept => kept,
         };
         let args = PrepareArgs {
@@ -432,7 +431,7 @@ impl Cuda {
         store: StoreArgs,
         narrow: bool,
     ) {
-        let device = w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(w);
         let kind = match w.format {
             Format::Fp8 => return self.product_fp8(w, rows, count, store, narrow),
             Format::F32 if self.tf32 => ProductKind::Tf32,
@@ -466,8 +465,7 @@ impl Cuda {
         }
         assert!(!narrow, "what is kept for products comes straight from one");
         let stride = n.next_multiple_of(4);
-        let memory = self.queue.device.clone();
-        let products = reserve(&memory, &mut self.scratch.products, count * stride as usize * 4);
+        let products = self.queue.reserve(&mut self.scratch.products, count * stride as usize * 4);
         (product.out, product.out_stride, product.accumulate) = (products, stride, false);
         product.bias = 0;
         self.queue.product(product);

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::fp8::SIXTEEN;
-use super::{CudaError, Device, Memory, bytes};
+use super::{Cuda, CudaError, Device, Memory, bytes};
+use crate::exec::Table;
 use crate::fp8;
-use crate::matrix::{Format, max_abs, round_small};
+use crate::matrix::{Format, Matrix, max_abs, round_small};
 use crate::simd::lanes::round_bf16;
 
 /// A matrix in device memory.
@@ -49,8 +50,14 @@ fn by_rows<T: Send>(data: &mut [T], row: usize, make: impl Fn(usize, &mut [T]) +
 }
 
 impl DeviceMatrix {
-    /// Stores a row-major `[n][k]` matrix; a failure is the device's.
-    pub(crate) fn store(device: &Arc<Device>, format: Format, n: usize, k: usize, weights: &[f32]) -> Self {
+    /// Stores a row-major `[n][k]` matrix.
+    pub(crate) fn store(
+        device: &Arc<Device>,
+        format: Format,
+        n: usize,
+        k: usize,
+        weights: &[f32],
+    ) -> Result<Self, CudaError> {
         let stride = k.next_multiple_of(piece(format));
         let store = |data: &[u8], scales: Option<&[u8]>| {
             let data = device.store(data)?;
@@ -58,7 +65,7 @@ impl DeviceMatrix {
             Ok::<_, CudaError>(Self { parts: Arc::new((data, scales)), stride })
         };
         let row = |i: usize| &weights[i * k..(i + 1) * k];
-        let stored = match format {
+        match format {
             Format::F32 => {
                 let mut data = vec![0f32; n * stride];
                 by_rows(&mut data, stride, |i, to| to[..k].copy_from_slice(row(i)));
@@ -96,12 +103,13 @@ impl DeviceMatrix {
                 store(&data, Some(bytes(&scales)))
             }
             Format::Int4 => Err(CudaError::Format("int4")),
-        };
-        stored.unwrap_or_else(|e| {
-            device.fail(e);
-            let nothing = Memory { device: device.clone(), at: 0, bytes: 0 };
-            Self { parts: Arc::new((nothing, None)), stride }
-        })
+        }
+    }
+
+    /// What stands for a matrix that found no memory: no op that reads it runs.
+    pub(crate) fn nothing(device: &Arc<Device>, format: Format, k: usize) -> Self {
+        let nothing = Memory { device: device.clone(), at: 0, bytes: 0 };
+        Self { parts: Arc::new((nothing, None)), stride: k.next_multiple_of(piece(format)) }
     }
 
     /// Where the weights are.
@@ -124,7 +132,9 @@ impl DeviceMatrix {
         let (memory, scales) = &*self.parts;
         let load = |m: &Memory, len: usize| {
             let mut data = vec![0u8; len];
-            memory.device.check(memory.device.load(m.at, &mut data));
+            if memory.at != 0 && memory.device.load(m.at, &mut data).is_err() {
+                data.fill(0);
+            }
             data
         };
         let value = 16 / piece(format);
@@ -143,5 +153,34 @@ impl DeviceMatrix {
                 }
             })
             .collect()
+    }
+}
+
+impl Cuda {
+    /// Weights of this device.
+    pub(super) fn weights<'w>(&mut self, w: &'w Matrix) -> &'w DeviceMatrix {
+        self.present(w.device.as_ref().expect("weights are on the device"))
+    }
+
+    /// Rows of a table of this device.
+    pub(super) fn table_rows<'t>(&mut self, table: &'t Table) -> &'t DeviceMatrix {
+        self.present(table.device())
+    }
+
+    /// Notes lack of memory where a matrix found none.
+    fn present<'m>(&mut self, matrix: &'m DeviceMatrix) -> &'m DeviceMatrix {
+        let memory = &matrix.parts.0;
+        self.queue.own(memory);
+        if memory.at == 0 {
+            let free = self.device().memory().map_or(0, |(free, _)| free);
+            self.queue.fail(CudaError::OutOfMemory { asked: 0, free });
+        }
+        matrix
+    }
+
+    /// What stands for a matrix that could not be stored, for a reason that is now this executor's error.
+    pub(crate) fn lacks_matrix(&mut self, format: Format, k: usize, why: CudaError) -> DeviceMatrix {
+        self.queue.fail(why);
+        DeviceMatrix::nothing(self.device(), format, k)
     }
 }

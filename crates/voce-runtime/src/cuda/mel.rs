@@ -2,7 +2,7 @@
 
 use super::driver::{Address, Shape};
 use super::queue::{Args, LARGE};
-use super::{Cuda, bytes, program, reserve};
+use super::{Cuda, bytes, program};
 use crate::exec::{Buffer, FrameSpan, MelOp, Staging};
 
 /// Threads of a block of `mel`: a warp per row.
@@ -60,10 +60,9 @@ impl Cuda {
 
     pub(crate) fn mel(&mut self, op: &MelOp<'_>, rows: usize, values: usize, out: &mut Buffer) {
         let (f, staging) = (op.filters, op.samples);
-        let device = self.queue.device.clone();
         let samples = {
             let mut memory = staging.device.lock().unwrap_or_else(|e| e.into_inner());
-            reserve(&device, &mut memory, staging.host.len() * 4)
+            self.queue.reserve(&mut memory, staging.host.len() * 4)
         };
         self.queue.upload(samples, bytes(&staging.host[..values]));
         let [window, roots, bands, weights] =
@@ -98,7 +97,7 @@ impl Cuda {
         };
         // Shared memory for as many rows as a block has warps, or as there is room for.
         let row_bytes = 8 * f.fft as u32;
-        let warps = (THREADS / 32).min(device.info().shared / row_bytes).max(1);
+        let warps = (THREADS / 32).min(self.device().info().shared / row_bytes).max(1);
         let blocks = (rows as u32).div_ceil(warps);
         let shape = Shape { grid: [blocks, 1, 1], block: 32 * warps, shared: warps * row_bytes };
         self.queue.launch(program::MEL, shape, &args);

@@ -73,6 +73,13 @@ impl Device {
         Self::with_driver(Box::new(super::emulator::Emulator::open()?.of(capability)))
     }
 
+    /// The same with this many bytes of memory. A test may change the number while the device is used, as programs do
+    /// that share a GPU.
+    #[cfg(feature = "cuda-emulator")]
+    pub fn emulated_with(memory: Arc<std::sync::atomic::AtomicU64>) -> Result<Arc<Device>, CudaError> {
+        Self::with_driver(Box::new(super::emulator::Emulator::open()?.with(memory)))
+    }
+
     fn with_driver(driver: Box<dyn Driver>) -> Result<Arc<Device>, CudaError> {
         let setup = Mutex::new(driver.stream(false)?);
         Ok(Arc::new(Device {
@@ -132,14 +139,15 @@ impl Device {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The error after which nothing runs any more, if there was one.
+    /// The error after which nothing runs any more, if there was one. Lack of memory is none: whoever asked for it is
+    /// told, by [`crate::Exec::status`] or by the load that failed.
     pub fn status(&self) -> Result<(), CudaError> {
         self.broken.get().map_or(Ok(()), |e| Err(e.clone()))
     }
 
     /// Notes an error from which the device does not come back.
     pub(crate) fn fail(&self, error: CudaError) {
-        let _ = self.broken.set(error);
+        let _ = self.broken.set(error.into_lost());
     }
 
     /// Fails as a device does that is lost: for tests of those who use one.
@@ -148,26 +156,36 @@ impl Device {
         self.fail(CudaError::Failed { call: "cuLaunchKernel", message: "the device was lost".into() });
     }
 
-    /// Notes the error of a call that enqueues work.
+    /// Notes the error of a call, unless it is lack of memory.
     pub(crate) fn check(&self, result: Result<(), CudaError>) {
-        if let Err(e) = result {
-            self.fail(e);
+        let _ = self.noted(result);
+    }
+
+    /// The same, and passes the result on.
+    fn noted<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaError> {
+        if let Err(e) = &result
+            && !e.is_out_of_memory()
+        {
+            self.fail(e.clone());
         }
+        result
     }
 
     /// Zeroed memory.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Memory, CudaError> {
+        self.status()?;
         let bytes = bytes.max(1).next_multiple_of(256);
         let at = match self.driver.alloc(bytes) {
-            Err(CudaError::OutOfMemory { .. }) if self.sweep(|_| ()) => self.driver.alloc(bytes)?,
-            other => other?,
+            Err(CudaError::OutOfMemory { .. }) if self.sweep(|_| ()) => self.driver.alloc(bytes),
+            other => other,
         };
+        let at = self.noted(at)?;
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let memory = Memory { device: self.clone(), at, bytes };
         let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
         let zero = Command::Zero { to: at, bytes };
-        self.driver.enqueue(stream, &[zero], &[])?;
-        self.driver.wait(stream)?;
+        self.noted(self.driver.enqueue(stream, &[zero], &[]))?;
+        self.noted(self.driver.wait(stream))?;
         Ok(memory)
     }
 
@@ -214,14 +232,14 @@ impl Device {
     /// Copies bytes of the device to the host.
     pub(crate) fn load(&self, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
         let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
-        self.driver.download(stream, from, to)
+        self.noted(self.driver.download(stream, from, to))
     }
 
     /// Copies bytes to the device, before anything that is enqueued from now on by whomever.
     pub(crate) fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
         let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
-        self.driver.upload(stream, to, bytes)?;
-        self.driver.wait(stream)
+        self.noted(self.driver.upload(stream, to, bytes))?;
+        self.noted(self.driver.wait(stream))
     }
 
     pub(crate) fn recording_begins(&self) {

@@ -26,6 +26,7 @@ mod profile;
 mod program;
 mod queue;
 mod residual;
+mod room;
 mod row;
 mod rows;
 mod sampling;
@@ -44,6 +45,7 @@ pub(crate) use matrix::DeviceMatrix;
 pub use memory::{Device, Tuning};
 pub(crate) use memory::{Memory, Pinned};
 pub use profile::Timing;
+pub use room::Reserved;
 pub(crate) use streams::PastRows;
 
 use crate::exec::{Buffer, Vector, View};
@@ -155,18 +157,22 @@ impl Cuda {
     /// Where a buffer is on the device, in whatever form.
     fn place(&mut self, buffer: &Buffer) -> Address {
         let mut memory = buffer.twin.memory.lock().unwrap_or_else(|e| e.into_inner());
-        let at = reserve(&self.queue.device, &mut memory, buffer.capacity() * 4);
+        let at = self.queue.reserve(&mut memory, buffer.capacity() * 4);
         let mut written = buffer.twin.written.lock().unwrap_or_else(|e| e.into_inner());
         if !std::ops::Range::is_empty(&written) {
             let values = &buffer.host()[written.clone()];
             let to = at + 4 * written.start as u64;
-            if buffer.shared {
-                // Others may read it next, and they do not wait for what this executor enqueues.
-                self.queue.device.check(self.queue.device.write(to, bytes(values)));
-            } else {
+            if !buffer.shared {
                 self.queue.upload(to, bytes(values));
+            } else if at != 0 {
+                // Others may read it next, and they do not wait for what this executor enqueues.
+                let result = self.queue.device.write(to, bytes(values));
+                self.queue.check(result);
             }
-            *written = 0..0;
+            // What is recorded and never runs leaves the device without the values.
+            if self.delivers() || (buffer.shared && at != 0) {
+                *written = 0..0;
+            }
         }
         at
     }
@@ -187,15 +193,11 @@ impl Cuda {
     /// Where constants are on the device.
     fn constant(&mut self, vector: &Vector) -> Address {
         if let Some(memory) = vector.device.get() {
+            self.queue.own(memory);
             return memory.at;
         }
-        match self.queue.device.store(bytes(vector)) {
-            Ok(memory) => vector.device.get_or_init(|| memory).at,
-            Err(e) => {
-                self.queue.device.fail(e);
-                0
-            }
-        }
+        let stored = self.queue.store(bytes(vector), std::ptr::from_ref(vector) as usize);
+        stored.map_or(0, |memory| vector.device.get_or_init(|| memory).at)
     }
 
     /// Where constants are, or 0 where there are none.
@@ -217,22 +219,6 @@ impl Cuda {
         }
         self.queue.download(at, &mut buffer.host_mut()[..len]);
         *buffer.twin.host_stale.get_mut() = false;
-    }
-}
-
-/// Memory of at least this size; what it held is lost when it grows.
-fn reserve(device: &Arc<Device>, memory: &mut Option<Memory>, bytes: usize) -> Address {
-    if let Some(m) = memory
-        && m.bytes >= bytes
-    {
-        return m.at;
-    }
-    match device.alloc(bytes) {
-        Ok(new) => memory.insert(new).at,
-        Err(e) => {
-            device.fail(e);
-            0
-        }
     }
 }
 

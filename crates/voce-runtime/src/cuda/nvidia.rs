@@ -86,9 +86,20 @@ unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
+/// The error of who asked the current device for this many bytes.
+pub(super) fn out_of_memory(asked: usize) -> CudaError {
+    let (mut free, mut total) = (0usize, 0usize);
+    // SAFETY: places for the results, which stay 0 where there is no current device.
+    unsafe { cu::cuMemGetInfo_v2(&mut free, &mut total) };
+    CudaError::OutOfMemory { asked: asked as u64, free: free as u64 }
+}
+
 pub(super) fn check(call: &'static str, code: cu::CUresult) -> Result<(), CudaError> {
     if code == cu::CUresult::CUDA_SUCCESS {
         return Ok(());
+    }
+    if code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return Err(out_of_memory(0));
     }
     let mut text = std::ptr::null();
     // SAFETY: gives a static string or null.
@@ -372,7 +383,7 @@ impl Driver for Nvidia {
         // SAFETY: a place for the result.
         let code = unsafe { cu::cuMemAlloc_v2(&mut at, bytes) };
         if code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            return Err(CudaError::OutOfMemory { asked: bytes as u64, free: self.memory()?.0 });
+            return Err(out_of_memory(bytes));
         }
         check("cuMemAlloc", code)?;
         Ok(at)
@@ -399,12 +410,16 @@ impl Driver for Nvidia {
                 cu::cuStreamCreateWithPriority(&mut stream, flags, priority),
             )?;
         }
-        let workspace = self.alloc(WORKSPACE)?;
-        self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, workspace);
-        let mut moments = Events::default();
-        (0..MOMENTS).try_for_each(|_| moments.make().map(drop))?;
-        self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream as u64, moments);
-        Ok(Stream(stream as u64))
+        let stream = Stream(stream as u64);
+        let equip = || {
+            let workspace = self.alloc(WORKSPACE)?;
+            self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, workspace);
+            let mut moments = Events::default();
+            (0..MOMENTS).try_for_each(|_| moments.make().map(drop))?;
+            self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, moments);
+            Ok(stream)
+        };
+        equip().inspect_err(|_| self.close(stream))
     }
 
     fn close(&self, stream: Stream) {
@@ -501,9 +516,12 @@ impl Driver for Nvidia {
             check("cuStreamBeginCapture", cu::cuStreamBeginCapture_v2(s, mode))?;
             let recorded = commands.iter().try_for_each(|c| self.launch(stream, c, args));
             let ended = check("cuStreamEndCapture", cu::cuStreamEndCapture(s, &mut graph));
-            recorded.and(ended)?;
-            let made = check("cuGraphInstantiate", cu::cuGraphInstantiateWithFlags(&mut exec, graph, 0));
-            cu::cuGraphDestroy(graph);
+            let made = recorded.and(ended).and_then(|()| {
+                check("cuGraphInstantiate", cu::cuGraphInstantiateWithFlags(&mut exec, graph, 0))
+            });
+            if !graph.is_null() {
+                cu::cuGraphDestroy(graph);
+            }
             made?;
         }
         Ok(Some(Graph(exec as u64)))

@@ -8,7 +8,7 @@ use cudarc::driver::sys as cu;
 
 use super::CudaError;
 use super::driver::{Address, Driver, Product, ProductKind, Stream};
-use super::nvidia::{Events, Nvidia, WORKSPACE, check};
+use super::nvidia::{Events, Nvidia, WORKSPACE, check, out_of_memory};
 
 /// Rows from which the algorithms of a product are tried against each other.
 const TRIED_ROWS: u32 = 256;
@@ -72,6 +72,9 @@ impl Plan {
 pub(super) fn check_lt(call: &'static str, code: lt::cublasStatus_t) -> Result<(), CudaError> {
     if code == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         return Ok(());
+    }
+    if code == lt::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED {
+        return Err(out_of_memory(0));
     }
     Err(CudaError::Failed { call, message: format!("{code:?}") })
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
 use super::memory::{Device, Memory};
+use super::room::Rehearsal;
 use super::{CudaError, program};
 
 /// Bytes of an area of tables, unless a table is larger.
@@ -53,6 +54,10 @@ pub(crate) struct Queue {
     known: HashMap<(u64, u64), (usize, usize)>,
     graphs: HashMap<(u64, u64), Kept>,
     clock: u64,
+    /// Lack of memory, after which nothing is enqueued.
+    pub(super) failed: Option<CudaError>,
+    /// While there is one nothing is enqueued.
+    pub(super) rehearsal: Option<Rehearsal>,
     /// Whether repeated work is captured.
     pub(crate) use_graphs: bool,
     /// Whether each command is timed, which makes steps slower.
@@ -71,6 +76,8 @@ impl Queue {
             known: HashMap::new(),
             graphs: HashMap::new(),
             clock: 0,
+            failed: None,
+            rehearsal: None,
             use_graphs: true,
             use_events: false,
         })
@@ -128,6 +135,7 @@ impl Queue {
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
         let hash = Fingerprint::of(bytes);
         if let Some(&(area, at)) = self.known.get(&hash)
+            && self.rehearsal.is_none()
             && self.areas[area].bytes[at..].starts_with(bytes)
         {
             return self.areas[area].memory.at + at as u64;
@@ -135,16 +143,12 @@ impl Queue {
         let room = |a: &Area| a.bytes.len().next_multiple_of(16) + bytes.len() <= a.memory.bytes;
         let index = match self.areas.iter().position(room) {
             Some(index) => index,
-            None => match self.device.alloc(TABLES.max(bytes.len())) {
-                Ok(memory) => {
-                    self.areas.push(Area { memory, bytes: Vec::new() });
-                    self.areas.len() - 1
-                }
-                Err(e) => {
-                    self.device.fail(e);
-                    return 0;
-                }
-            },
+            None => {
+                let whose = std::ptr::from_ref(&self.areas) as usize;
+                let Some(memory) = self.alloc(TABLES.max(bytes.len()), whose) else { return 0 };
+                self.areas.push(Area { memory, bytes: Vec::new() });
+                self.areas.len() - 1
+            }
         };
         let area = &mut self.areas[index];
         let at = area.bytes.len().next_multiple_of(16);
@@ -159,9 +163,9 @@ impl Queue {
         if self.commands.is_empty() {
             return;
         }
-        if self.device.status().is_ok() {
+        if self.rehearsal.is_none() && self.status().is_ok() {
             let result = self.enqueue();
-            self.device.check(result);
+            self.check(result);
         }
         self.commands.clear();
         self.args.clear();
@@ -196,7 +200,11 @@ impl Queue {
             Some(kept) => {
                 kept.used = self.clock;
                 if kept.graph.is_none() {
-                    kept.graph = driver.capture(self.stream, &self.commands, &self.args)?;
+                    kept.graph = match driver.capture(self.stream, &self.commands, &self.args) {
+                        // A graph saves time alone: without memory for it the step runs all the same.
+                        Err(e) if e.is_out_of_memory() => None,
+                        captured => captured?,
+                    };
                 }
                 match kept.graph {
                     Some(graph) => driver.replay(self.stream, graph),
@@ -214,7 +222,7 @@ impl Queue {
         if let Some((&key, _)) = self.graphs.iter().min_by_key(|(_, k)| k.used)
             && let Some(Kept { graph: Some(graph), .. }) = self.graphs.remove(&key)
         {
-            self.device.check(self.device.driver.wait(self.stream));
+            self.check(self.device.driver.wait(self.stream));
             self.device.driver.drop_graph(graph);
         }
     }
@@ -222,33 +230,37 @@ impl Queue {
     /// Copies host bytes to the device, after what was recorded. Large ones flush: tables of an op are to be
     /// made after its uploads.
     pub(crate) fn upload(&mut self, to: Address, bytes: &[u8]) {
-        if bytes.len() < LARGE {
+        if bytes.len() < LARGE || self.rehearsal.is_some() {
+            // A later, smaller step may have to send this among its tables.
+            let bytes = &bytes[..bytes.len().min(LARGE)];
             let from = self.table(bytes);
             return self.copy(from, to, bytes.len());
         }
         self.flush();
-        if self.device.status().is_ok() {
-            self.device.check(self.device.driver.upload(self.stream, to, bytes));
+        if self.rehearsal.is_none() && self.status().is_ok() {
+            self.check(self.device.driver.upload(self.stream, to, bytes));
         }
     }
 
-    /// Runs what was recorded, waits for it, and copies its result to the host; zeros when the device has failed.
+    /// Runs what was recorded, waits for it, and copies its result to the host; zeros where nothing runs.
     pub(crate) fn download<T: super::Plain>(&mut self, from: Address, to: &mut [T]) {
         self.flush();
         // SAFETY: any bytes are `Plain` values.
         let bytes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), size_of_val(to)) };
-        let result =
-            self.device.status().and_then(|()| self.device.driver.download(self.stream, from, bytes));
+        if self.rehearsal.is_some() {
+            return bytes.fill(0);
+        }
+        let result = self.status().and_then(|()| self.device.driver.download(self.stream, from, bytes));
         if let Err(e) = result {
             bytes.fill(0);
-            self.device.fail(e);
+            self.fail(e);
         }
     }
 
     /// Waits until all that was recorded has run.
     pub(crate) fn wait(&mut self) {
         self.flush();
-        self.device.check(self.device.driver.wait(self.stream));
+        self.check(self.device.driver.wait(self.stream));
     }
 }
 

@@ -52,8 +52,7 @@ impl Cuda {
         if !narrow || op.first.n != hidden || !fits || Self::unit(op.spans) < LEAST_UNIT {
             return false;
         }
-        let [first, second] =
-            [op.first, op.second].map(|w| w.device.as_ref().expect("weights are on the device"));
+        let [first, second] = [op.first, op.second].map(|w| self.weights(w));
         let out = self.write(out);
         let (first_bias, second_bias) = (self.optional(op.first_bias), self.optional(op.second_bias));
         let stream = self.streams(op.x, op.spans, 1, op.pre, state);

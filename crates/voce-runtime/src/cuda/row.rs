@@ -68,7 +68,7 @@ impl Cuda {
 
     /// Few rows by a matrix. `gated` halves of the outputs become one.
     pub(super) fn rows(&mut self, w: &Matrix, norm: NormArgs, from: FewRows, store: StoreArgs, gated: bool) {
-        let device = w.device.as_ref().expect("weights are on the device");
+        let device = self.weights(w);
         let n = if gated { w.n / 2 } else { w.n };
         let share = self.share(n);
         let pieces = w.k.div_ceil(PIECE);

@@ -81,7 +81,7 @@ impl Cuda {
             (args.history, args.words) = (self.written_tokens(history), history.cols() as u32);
         }
         if let Some(next) = op.next {
-            let table = next.table.device();
+            let table = self.table_rows(next.table);
             (args.table, args.table_stride) = (table.at(), table.stride as u32);
             (args.table_rows, args.dim) = (next.table.rows() as u32, next.table.dim() as u32);
             args.table_bf16 = u32::from(next.table.is_bf16());

@@ -2,7 +2,7 @@
 
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::{Cuda, Plain, program, reserve};
+use super::{Cuda, Plain, program};
 use crate::exec::{FOUND_WORDS, GreedyOp, GreedyRun, GreedyRuns, RUN_WORDS};
 
 /// Threads of a block that takes streams.
@@ -43,7 +43,7 @@ fn words(state: &GreedyRuns) -> usize {
 impl Cuda {
     fn greedy_args(&mut self, state: &mut GreedyRuns) -> GreedyArgs {
         let bytes = words(state) * 4;
-        let runs = reserve(&self.queue.device, &mut state.memory, bytes);
+        let runs = self.queue.reserve(&mut state.memory, bytes);
         GreedyArgs {
             logits: 0,
             given: 0,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::{Cuda, program, reserve};
+use super::{Cuda, program};
 use crate::exec::{Buffer, Candidate};
 use crate::simd::select::RowStats;
 
@@ -72,9 +72,9 @@ impl Selected<'_> {
 
 impl Cuda {
     pub(crate) fn argmax(&mut self, x: &Buffer, rows: usize, cols: &Range<usize>, out: &mut [u32]) {
-        let (stride, device) = (x.cols() as u32, self.queue.device.clone());
+        let stride = x.cols() as u32;
         let x = self.read(x) + 4 * cols.start as u64;
-        let top = reserve(&device, &mut self.scratch.selected, rows * 4);
+        let top = self.queue.reserve(&mut self.scratch.selected, rows * 4);
         let n = cols.len() as u32;
         let args = SelectArgs {
             x,
@@ -124,13 +124,13 @@ impl Cuda {
         k: usize,
         left: Address,
     ) -> Places {
-        let (stride, device) = (x.cols() as u32, self.queue.device.clone());
+        let stride = x.cols() as u32;
         let at = self.read(x);
         let (x, first) = (at + 4 * cols.start as u64, at + 4 * more.start as u64);
         let wanted = if k == 0 { more.len().min(1) } else { more.len() };
         let words = rows * (STATS + 2 * k + wanted);
         // Pairs of words are written at once, so they begin at an even one.
-        let top = reserve(&device, &mut self.scratch.selected, words * 4);
+        let top = self.queue.reserve(&mut self.scratch.selected, words * 4);
         let stats = top + 8 * (rows * k) as u64;
         let tail = stats + (4 * STATS * rows) as u64;
         let (n, m) = (cols.len() as u32, more.len() as u32);

@@ -3,7 +3,7 @@
 use super::driver::Address;
 use super::linear::activation;
 use super::pointwise::THREADS;
-use super::{Cuda, Memory, bytes, reserve};
+use super::{Cuda, Memory, bytes};
 use crate::exec::{Buffer, ConvState, Span, SubsampleOp, SubsampleState};
 use crate::simd::Activation;
 
@@ -61,7 +61,8 @@ fn gcd(a: u32, b: u32) -> u32 {
 }
 
 impl Cuda {
-    /// Where past rows are, which at first are the host's of the slots that have begun.
+    /// Where past rows are, which at first are the host's of the slots that have begun: they go there at once, since a
+    /// recording may never run.
     fn past<'h>(
         &mut self,
         past: &mut PastRows,
@@ -71,12 +72,16 @@ impl Cuda {
     ) -> Address {
         if past.memory.is_none() {
             past.halves = vec![0; slots];
-            reserve(&self.queue.device, &mut past.memory, 2 * slots * len * 4);
+            self.queue.reserve(&mut past.memory, 2 * slots * len * 4);
             for slot in 0..slots {
-                if let Some(rows) = host(slot) {
-                    self.queue.upload(past.slot(slot, len), bytes(rows));
+                if let Some(rows) = host(slot).filter(|_| past.is_used()) {
+                    let result = self.queue.device.write(past.slot(slot, len), bytes(rows));
+                    self.queue.check(result);
                 }
             }
+        }
+        if let Some(memory) = &past.memory {
+            self.queue.own(memory);
         }
         past.memory.as_ref().map_or(0, |m| m.at)
     }

@@ -4,7 +4,7 @@ use super::driver::{Address, Shape};
 use super::queue::Args;
 use super::rows::numbers;
 use super::{Cuda, Plain, bytes, program};
-use crate::exec::{Buffer, EmbedOp, HeadNormOp, Rope, RopeStyle, Tokens, Vector};
+use crate::exec::{Buffer, EmbedOp, EmbedPart, HeadNormOp, Rope, RopeStyle, Tokens, Vector};
 
 /// Threads of a block that takes tokens or heads.
 const THREADS: u32 = 256;
@@ -82,15 +82,11 @@ impl Cuda {
     /// Where tokens are on the device, with what the host had when they came there.
     pub(super) fn tokens(&mut self, tokens: &Tokens) -> Address {
         if let Some(memory) = tokens.device.get() {
+            self.queue.own(memory);
             return memory.at;
         }
-        match self.queue.device.store(bytes(tokens.host())) {
-            Ok(memory) => tokens.device.get_or_init(|| memory).at,
-            Err(e) => {
-                self.queue.device.fail(e);
-                0
-            }
-        }
+        let stored = self.queue.store(bytes(tokens.host()), std::ptr::from_ref(tokens) as usize);
+        stored.map_or(0, |memory| tokens.device.get_or_init(|| memory).at)
     }
 
     /// Where tokens are, for an op that writes them.
@@ -122,8 +118,8 @@ impl Cuda {
     pub(crate) fn embed(&mut self, op: &EmbedOp<'_>, out: &mut Buffer) {
         let dim = out.cols() as u32;
         let (tokens, out) = (self.tokens(op.tokens), self.write(out));
-        let part = |p: &crate::exec::EmbedPart<'_>| {
-            let rows = p.table.device();
+        let part = |p: &EmbedPart<'_>| {
+            let rows = self.table_rows(p.table);
             Part {
                 rows: rows.at(),
                 count: p.table.rows() as u32,

@@ -420,6 +420,10 @@ impl Exec {
         }
         let dim = cache.spec.head_dim;
         let mut values = vec![0f32; cache.spec.slice_len(positions.len())];
+        if self.cuda.is_some() && cache.storage.get().is_none() {
+            // Nothing was written yet, and memory for it would be the host's.
+            return values;
+        }
         for ((at, kv), to) in cache.places(slot, positions).zip(values.chunks_exact_mut(dim)) {
             cache.read(at, kv, to);
         }

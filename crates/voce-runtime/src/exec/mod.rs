@@ -4,6 +4,7 @@ mod attend;
 mod attention;
 mod beams;
 mod buffer;
+mod capabilities;
 mod conv;
 mod depthwise;
 mod head_norm;
@@ -15,6 +16,7 @@ mod philox;
 mod pointwise;
 mod relative_attention;
 mod residual;
+mod room;
 mod rows;
 mod sampling;
 mod search;
@@ -52,7 +54,7 @@ pub use tokens::Tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cuda::{Cuda, CudaError, Device};
+use crate::cuda::{Cuda, Device};
 use crate::memory::AlignedVec;
 use crate::pool::Pool;
 use crate::simd::{Kernels, kernels};
@@ -158,14 +160,9 @@ impl Exec {
         self.pool.run(job);
     }
 
-    /// The device that ops run on, if it is not the CPU.
+    /// The device that ops run on, if it is not the CPU. Models ask what it can do instead (`capabilities.rs`).
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.cuda.as_ref().map(|c| c.device())
-    }
-
-    /// Whether the device still works; to be asked once a step. A CPU always does.
-    pub fn status(&self) -> Result<(), CudaError> {
-        self.cuda.as_ref().map_or(Ok(()), |c| c.device().status())
     }
 
     /// Brings rows that ops have written back to the host, where `row` and `head` can be read.

@@ -1,7 +1,7 @@
 //! Embedding tables and their lookup by tokens, several tables summed.
 
 use super::{Buffer, Exec, Tokens};
-use crate::cuda::DeviceMatrix;
+use crate::cuda::{CudaError, DeviceMatrix};
 use crate::matrix::Format;
 use crate::memory::WeightArena;
 use crate::simd::lanes::round_bf16;
@@ -21,15 +21,23 @@ enum Data {
 
 impl Table {
     /// A table of row-major `[rows][dim]` values, kept as f32 or, for every other format, as bf16.
-    pub fn new(arena: &WeightArena, format: Format, rows: usize, dim: usize, values: &[f32]) -> Self {
+    pub fn new(
+        arena: &WeightArena,
+        format: Format,
+        rows: usize,
+        dim: usize,
+        values: &[f32],
+    ) -> Result<Self, CudaError> {
         assert_eq!(values.len(), rows * dim, "table of {rows} by {dim}");
         let format = if format == Format::F32 { format } else { Format::Bf16 };
         let data = match (arena.device(), format) {
-            (Some(device), _) => Data::Device(DeviceMatrix::store(device, format, rows, dim, values), format),
+            (Some(device), _) => {
+                Data::Device(DeviceMatrix::store(device, format, rows, dim, values)?, format)
+            }
             (None, Format::F32) => Data::F32(values.to_vec()),
             (None, _) => Data::Bf16(values.iter().map(|&v| round_bf16(v)).collect()),
         };
-        Self { rows, dim, data }
+        Ok(Self { rows, dim, data })
     }
 
     /// Rows.

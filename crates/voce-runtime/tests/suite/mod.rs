@@ -73,7 +73,7 @@ fn on_gpu() -> bool {
 
 /// Where an executor's weights go.
 pub fn arena(exec: &Exec) -> WeightArena {
-    exec.device().map_or_else(WeightArena::new, |d| WeightArena::on(d.clone()))
+    exec.arena()
 }
 
 /// The formats an executor has kernels for.

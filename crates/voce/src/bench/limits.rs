@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use voce_engine::speaker::SpeakerInfo;
 use voce_engine::stage::{Per, StageInfo, weight_bytes};
-use voce_runtime::cuda::{Device, Timing};
+use voce_runtime::cuda::{CudaError, Device, Timing};
 use voce_runtime::{Buffer, Exec, Format, Isa, LinearOp, Matrix, WeightArena};
 
 use super::measure::Runs;
@@ -153,7 +153,8 @@ pub(super) fn device_rates(device: &Arc<Device>, format: Format) -> Outcome<(f64
 fn device_product_rate(device: &Arc<Device>, format: Format) -> Outcome<f64> {
     let n = DEVICE_PRODUCT;
     let weights: Vec<f32> = (0..n * n).map(|i| (i % 8191) as f32 / 8191.0 - 0.5).collect();
-    let matrix = Matrix::pack(&WeightArena::on(device.clone()), format, n, n, &weights);
+    let failed = |e: CudaError| Failure::failed(e.to_string());
+    let matrix = Matrix::pack(&WeightArena::on(device.clone()), format, n, n, &weights).map_err(failed)?;
     let mut exec = Exec::on(device)?;
     let mut x = Buffer::new(n, n);
     (0..n).for_each(|i| x.row_mut(i).copy_from_slice(&weights[i * n..(i + 1) * n]));
@@ -165,7 +166,7 @@ fn device_product_rate(device: &Arc<Device>, format: Format) -> Outcome<f64> {
         exec.finish();
         best = best.min(start.elapsed().as_secs_f64() / DEVICE_ROUNDS as f64);
     }
-    exec.status().map_err(|e| Failure::failed(e.to_string()))?;
+    exec.status().map_err(failed)?;
     let _ = device.timings();
     Ok((n * n * n) as f64 / best)
 }
@@ -174,7 +175,8 @@ fn device_product_rate(device: &Arc<Device>, format: Format) -> Outcome<f64> {
 pub(crate) fn product_rate(exec: &mut Exec, format: Format) -> f64 {
     let (n, rows) = (PRODUCT_WIDTH, PRODUCT_ROWS);
     let weights: Vec<f32> = (0..n * n).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
-    let matrix = Matrix::pack(&WeightArena::new(), format, n, n, &weights);
+    let arena = exec.arena();
+    let matrix = exec.pack(&arena, format, n, n, &weights);
     let mut x = Buffer::new(rows, n);
     for i in 0..rows {
         x.row_mut(i).copy_from_slice(&weights[i..i + n]);
