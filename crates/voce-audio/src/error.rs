@@ -31,6 +31,20 @@ pub enum AudioError {
         /// The limit that was passed.
         limit: u64,
     },
+    /// One packet, or the headers before the first, with more bytes than allowed.
+    #[error(
+        "a packet or header of the audio has more than {limit} bytes: export it again, without pictures or attachments"
+    )]
+    PacketTooLarge {
+        /// The limit that was passed.
+        limit: u64,
+    },
+    /// A stream that brings bytes but no samples.
+    #[error("{limit} bytes of the audio held no sound: send audio, from the start of its file or stream")]
+    NoSound {
+        /// The limit that was passed.
+        limit: u64,
+    },
     /// More seconds than allowed.
     #[error("the audio is longer than {limit} seconds: split it into parts")]
     TooLong {
@@ -127,6 +141,8 @@ impl AudioError {
             Self::Truncated => "truncated",
             Self::Corrupt { .. } => "corrupt",
             Self::TooLarge { .. } => "too_large",
+            Self::PacketTooLarge { .. } => "packet_too_large",
+            Self::NoSound { .. } => "no_sound",
             Self::TooLong { .. } => "too_long",
             Self::TooManySamples { .. } => "too_many_samples",
             Self::Channels { .. } => "unsupported_channels",

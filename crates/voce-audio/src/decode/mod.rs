@@ -1,13 +1,16 @@
 //! The one decode path: every route that takes audio from outside goes through [`Decoder`], which counts
 //! bytes, seconds and samples while decoding and turns a decoder's panic into an error.
 
+mod blanks;
 mod container;
 mod limits;
 mod mono;
 mod ogg_opus;
+mod ogg_pages;
 mod opus;
 mod raw;
 mod source;
+mod vorbis_books;
 mod wav;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,7 +89,7 @@ pub fn decode_bytes(
     if bytes.len() as u64 > limits.max_input_bytes {
         return Err(AudioError::TooLarge { limit: limits.max_input_bytes });
     }
-    decode(Source::bytes(bytes), hint_extension, limits)
+    decode(Source::bytes(bytes.to_vec()), hint_extension, limits)
 }
 
 /// Decodes a whole file on disk.
@@ -136,11 +139,11 @@ impl Decoder {
         hint_extension: Option<&str>,
         limits: &DecodeLimits,
     ) -> Result<Self, AudioError> {
-        let opened = source.open(limits.max_input_bytes)?;
+        let opened = source.open(limits)?;
         let health = opened.health.clone();
         let backend = guard(|| -> Result<Box<dyn Backend>, AudioError> {
             if ogg_opus::is_ogg_opus(&opened.head) {
-                Ok(Box::new(ogg_opus::OggOpus::open(opened.input)?))
+                Ok(Box::new(ogg_opus::OggOpus::open(opened.input, limits.max_packet_bytes)?))
             } else if wav::is_wav(&opened.head) {
                 Ok(Box::new(wav::Wav::open(opened.input)?))
             } else {
@@ -152,7 +155,7 @@ impl Decoder {
 
     /// Opens headerless samples whose format the caller knows.
     pub fn open_raw(source: Source, format: RawFormat, limits: &DecodeLimits) -> Result<Self, AudioError> {
-        let opened = source.open(limits.max_input_bytes)?;
+        let opened = source.open(limits)?;
         let health = opened.health.clone();
         Self::start(Ok(Box::new(raw::Raw::new(opened.input, format))), health, limits)
     }
@@ -262,6 +265,7 @@ impl Decoder {
                 }
             }
             if !self.block.is_empty() {
+                self.health.sample_done();
                 return Ok(Some(spec));
             }
         }

@@ -1,10 +1,11 @@
 //! Ogg Opus (RFC 7845) page by page: pre-skip, output gain, end trimming by granule position, chained links.
-//! It never seeks, so pipes work; damaged pages are skipped and counted.
+//! It never seeks, so pipes work; damaged pages are skipped and counted, those of other streams are not kept.
 
 use std::io::{BufReader, Read};
 
 use ogg::reading::{BasePacketReader, PageParser};
 
+use super::ogg_pages::{BEGINS, HEAD, Unfinished};
 use super::opus::{OPUS_RATE, OpusHead, OpusPackets};
 use super::source::Input;
 use super::{Backend, DecodeReport, Spec};
@@ -43,6 +44,12 @@ impl Link {
 pub(super) struct OggOpus {
     input: BufReader<Input>,
     pages: BasePacketReader,
+    /// The one stream whose pages are kept.
+    serial: Option<u32>,
+    unfinished: Unfinished,
+    /// A comment header that goes on over pages; nobody asks for it, so none of it is kept.
+    in_tags: bool,
+    max_packet: u64,
     link: Option<Link>,
     channels: usize,
     ended: bool,
@@ -55,10 +62,14 @@ enum Page {
 }
 
 impl OggOpus {
-    pub(super) fn open(input: Input) -> Result<Self, AudioError> {
+    pub(super) fn open(input: Input, max_packet: u64) -> Result<Self, AudioError> {
         let mut this = Self {
             input: BufReader::new(input),
             pages: BasePacketReader::new(),
+            serial: None,
+            unfinished: Unfinished::default(),
+            in_tags: false,
+            max_packet,
             link: None,
             channels: 0,
             ended: false,
@@ -85,7 +96,7 @@ impl OggOpus {
 
     /// Reads and checks one page, scanning forward to the next capture pattern where needed.
     fn read_page(&mut self, report: &mut DecodeReport) -> Result<Page, AudioError> {
-        let mut header = [0; 27];
+        let mut header = [0; HEAD];
         let mut have = 0;
         loop {
             let got = self.fill(&mut header[have..])?;
@@ -109,18 +120,39 @@ impl OggOpus {
         if self.fill(&mut lacing)? < segments {
             return Ok(Page::Cut);
         }
-        let mut body = vec![0; parser.parse_segments(lacing)];
+        let ends = lacing.iter().any(|&n| n < 255);
+        let mut body = vec![0; parser.parse_segments(lacing.clone())];
         if self.fill(&mut body)? < body.len() {
             return Ok(Page::Cut);
         }
+        let serial = u32::from_le_bytes([header[14], header[15], header[16], header[17]]);
+        let begins = header[5] & BEGINS != 0;
         // A chained link may bear the same serial number as the one that has just ended.
-        if self.link.is_none() && header[5] & 0x02 != 0 {
+        if self.link.is_none() && begins {
             self.pages = BasePacketReader::new();
+            self.unfinished = Unfinished::default();
+            self.serial = Some(serial);
         }
-        if parser.parse_packet_data(body).and_then(|page| self.pages.push_page(page)).is_err() {
-            report.bad_packets += 1;
+        if self.serial != Some(serial) {
+            return Ok(Page::Read);
+        }
+        if self.skips_tags(&body, ends) {
+            return Ok(Page::Read);
+        }
+        match parser.parse_packet_data(body).and_then(|page| self.pages.push_page(page)) {
+            Ok(()) => self.unfinished.page(&lacing, self.max_packet)?,
+            Err(_) => report.bad_packets += 1,
         }
         Ok(Page::Read)
+    }
+
+    /// Whether a page is part of a comment header that one page does not hold. Such a header ends with its page.
+    fn skips_tags(&mut self, body: &[u8], ends: bool) -> bool {
+        let Some(link) = self.link.as_mut().filter(|l| !l.tags_seen) else { return false };
+        let skips = self.in_tags || (!ends && body.starts_with(b"OpusTags"));
+        self.in_tags = skips && !ends;
+        link.tags_seen = skips && ends;
+        skips
     }
 
     fn fill(&mut self, buf: &mut [u8]) -> Result<usize, AudioError> {

@@ -1,14 +1,16 @@
-//! Where encoded bytes come from: memory, a file or a pipe, with the byte limit and the leading ID3 tags
-//! handled once for every format.
+//! Where encoded bytes come from: memory, a file or a pipe, with the limits of bytes, the leading ID3 tags and what
+//! is to be skipped handled once for every format.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use symphonia::core::io::MediaSource;
 
+use super::DecodeLimits;
+use super::blanks::Blank;
 use crate::AudioError;
 
 /// Bytes looked at to tell formats apart.
@@ -22,16 +24,25 @@ pub struct Source {
     name: String,
 }
 
+/// Bytes in memory, whoever holds them.
+struct Held(Box<dyn AsRef<[u8]> + Send + Sync>);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
 enum Kind {
-    Bytes(Cursor<Arc<[u8]>>),
+    Bytes(Cursor<Held>),
     File(File),
     Stream(Mutex<Box<dyn Read + Send>>),
 }
 
 impl Source {
-    /// Encoded audio in memory.
-    pub fn bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
-        Self { kind: Kind::Bytes(Cursor::new(bytes.into())), name: "the audio".into() }
+    /// Encoded audio in memory, which is not copied.
+    pub fn bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self { kind: Kind::Bytes(Cursor::new(Held(Box::new(bytes)))), name: "the audio".into() }
     }
 
     /// Encoded audio in a file; named pipes work as streams.
@@ -52,15 +63,20 @@ impl Source {
     }
 
     /// Checks the length, skips ID3 tags and looks at the first bytes.
-    pub(super) fn open(self, limit: u64) -> Result<Opened, AudioError> {
-        let health = Arc::new(Health { name: self.name, limit, ..Health::default() });
+    pub(super) fn open(self, limits: &DecodeLimits) -> Result<Opened, AudioError> {
+        let health = Arc::new(Health {
+            name: self.name,
+            max_input: AtomicU64::new(limits.max_input_bytes),
+            max_gap: limits.max_gap_bytes,
+            ..Health::default()
+        });
         let mut input = Input {
             kind: self.kind,
             head: Vec::new(),
             base: 0,
             pos: 0,
-            pulled: 0,
             len: None,
+            blanks: Vec::new(),
             health: health.clone(),
         };
         input
@@ -81,23 +97,108 @@ pub(super) struct Opened {
     pub(super) health: Arc<Health>,
 }
 
-/// How the source itself fares: decoders hide or rename its errors, so they are kept here.
+/// Why no more is read from a source.
+#[derive(Clone, Copy)]
+enum Refusal {
+    Input,
+    Packet,
+    Gap,
+}
+
+/// How the source itself fares and what was read from it: decoders hide or rename its errors, so they are kept here.
 #[derive(Default)]
 pub(super) struct Health {
     name: String,
-    limit: u64,
-    over: AtomicBool,
+    max_input: AtomicU64,
+    max_gap: u64,
+    /// Most bytes between two packets; 0 where nobody counts packets.
+    leash: AtomicU64,
+    /// What the leash is called in its error.
+    max_packet: AtomicU64,
+    read: AtomicU64,
+    since_packet: AtomicU64,
+    since_sample: AtomicU64,
+    refused: Mutex<Option<Refusal>>,
     failed: Mutex<Option<io::Error>>,
 }
 
 impl Health {
     /// The source's own error, if it has had one.
     pub(super) fn verdict(&self) -> Option<AudioError> {
-        if self.over.load(Ordering::Relaxed) {
-            return Some(AudioError::TooLarge { limit: self.limit });
+        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(refusal) = refused {
+            return Some(match refusal {
+                Refusal::Input => AudioError::TooLarge { limit: self.max_input.load(Ordering::Relaxed) },
+                Refusal::Packet => {
+                    AudioError::PacketTooLarge { limit: self.max_packet.load(Ordering::Relaxed) }
+                }
+                Refusal::Gap => AudioError::NoSound { limit: self.max_gap },
+            });
         }
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         failed.map(|e| AudioError::reading(&self.name, e))
+    }
+
+    /// From now on at most `limit` bytes, and `ahead` more that are read ahead, may be read between two packets.
+    pub(super) fn leash(&self, limit: u64, ahead: u64) {
+        self.max_packet.store(limit, Ordering::Relaxed);
+        self.leash.store(limit.saturating_add(ahead), Ordering::Relaxed);
+        self.packet_done();
+    }
+
+    /// At most this many bytes may be read in all.
+    pub(super) fn cap_input(&self, limit: u64) {
+        self.max_input.fetch_min(limit, Ordering::Relaxed);
+    }
+
+    /// A packet is whole: what was kept for it is gone.
+    pub(super) fn packet_done(&self) {
+        self.since_packet.store(0, Ordering::Relaxed);
+    }
+
+    /// There was a sample.
+    pub(super) fn sample_done(&self) {
+        self.since_sample.store(0, Ordering::Relaxed);
+    }
+
+    /// Most bytes of the next read: one more than allowed, so that no large buffer is filled in vain.
+    fn most(&self) -> usize {
+        let left = |limit: u64, counter: &AtomicU64| limit.saturating_sub(counter.load(Ordering::Relaxed));
+        let leash = match self.leash.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            leash => left(leash, &self.since_packet),
+        };
+        let most = left(self.max_gap, &self.since_sample).min(leash).saturating_add(1);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
+    /// Counts bytes that were read; says no where they are too many.
+    fn count(&self, n: usize, is_stream: bool) -> io::Result<()> {
+        let n = n as u64;
+        let add = |counter: &AtomicU64| counter.fetch_add(n, Ordering::Relaxed).saturating_add(n);
+        let (read, packet, gap) = (add(&self.read), add(&self.since_packet), add(&self.since_sample));
+        let leash = self.leash.load(Ordering::Relaxed);
+        let refusal = if is_stream && read > self.max_input.load(Ordering::Relaxed) {
+            Refusal::Input
+        } else if leash > 0 && packet > leash {
+            Refusal::Packet
+        } else if gap > self.max_gap {
+            Refusal::Gap
+        } else {
+            return Ok(());
+        };
+        Err(self.refuse(refusal))
+    }
+
+    fn refuse(&self, refusal: Refusal) -> io::Error {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        io::Error::other("a limit of the input is reached")
+    }
+
+    fn fail(&self, error: io::Error) -> io::Error {
+        let kept = io::Error::from(error.kind());
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        kept
     }
 }
 
@@ -109,32 +210,21 @@ pub(super) struct Input {
     /// Offset of position 0 in a seekable source.
     base: u64,
     pos: u64,
-    /// Bytes taken from a stream so far.
-    pulled: u64,
     len: Option<u64>,
+    /// Bytes that decoders see otherwise, in order.
+    blanks: Vec<Blank>,
     health: Arc<Health>,
 }
 
 impl Input {
-    fn refuse(&self) -> io::Error {
-        self.health.over.store(true, Ordering::Relaxed);
-        io::Error::other("input limit reached")
-    }
-
-    fn fail(&self, error: io::Error) -> io::Error {
-        let kept = io::Error::from(error.kind());
-        *self.health.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        kept
-    }
-
     fn prepare(&mut self) -> io::Result<()> {
         let total = match &self.kind {
-            Kind::Bytes(c) => Some(c.get_ref().len() as u64),
+            Kind::Bytes(c) => Some(c.get_ref().as_ref().len() as u64),
             Kind::File(f) => Some(f.metadata()?.len()),
             Kind::Stream(_) => None,
         };
-        if total.is_some_and(|n| n > self.health.limit) {
-            return Err(self.refuse());
+        if total.is_some_and(|n| n > self.health.max_input.load(Ordering::Relaxed)) {
+            return Err(self.health.refuse(Refusal::Input));
         }
         self.len = total;
         for _ in 0..=MAX_LEADING_TAGS {
@@ -192,20 +282,37 @@ impl Input {
     }
 
     fn pull(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = match &mut self.kind {
-            Kind::Bytes(c) => return c.read(buf),
-            Kind::File(f) => return retry(|| f.read(buf)).map_err(|e| self.fail(e)),
+        let most = buf.len().min(self.health.most());
+        let buf = &mut buf[..most];
+        let (read, is_stream) = match &mut self.kind {
+            Kind::Bytes(c) => (c.read(buf), false),
+            Kind::File(f) => (retry(|| f.read(buf)), false),
             Kind::Stream(s) => {
                 let s = s.get_mut().unwrap_or_else(PoisonError::into_inner);
-                retry(|| s.read(buf))
+                (retry(|| s.read(buf)), true)
             }
         };
-        let n = read.map_err(|e| self.fail(e))?;
-        self.pulled += n as u64;
-        if self.pulled > self.health.limit {
-            return Err(self.refuse());
-        }
+        let n = read.map_err(|e| self.health.fail(e))?;
+        self.health.count(n, is_stream)?;
         Ok(n)
+    }
+
+    /// Whether it can go back.
+    pub(super) fn can_seek(&self) -> bool {
+        !matches!(self.kind, Kind::Stream(_))
+    }
+
+    /// All that it gives from here on, where that is in memory.
+    pub(super) fn held(&self) -> Option<&[u8]> {
+        match &self.kind {
+            Kind::Bytes(c) => c.get_ref().as_ref().get(self.base as usize..),
+            Kind::File(_) | Kind::Stream(_) => None,
+        }
+    }
+
+    /// Has decoders see other bytes in these places.
+    pub(super) fn blank(&mut self, blanks: Vec<Blank>) {
+        self.blanks = blanks;
     }
 }
 
@@ -263,6 +370,9 @@ impl Read for Input {
             }
             _ => self.pull(buf)?,
         };
+        for blank in &self.blanks {
+            blank.apply(self.pos, &mut buf[..n]);
+        }
         self.pos += n as u64;
         Ok(n)
     }
@@ -279,13 +389,14 @@ impl Seek for Input {
             Kind::File(f) => f.seek(to)?,
             Kind::Stream(_) => return Err(io::ErrorKind::NotSeekable.into()),
         };
-        at.checked_sub(self.base).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+        self.pos = at.checked_sub(self.base).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.pos)
     }
 }
 
 impl MediaSource for Input {
     fn is_seekable(&self) -> bool {
-        !matches!(self.kind, Kind::Stream(_))
+        self.can_seek()
     }
 
     fn byte_len(&self) -> Option<u64> {

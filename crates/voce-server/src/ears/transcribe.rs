@@ -124,7 +124,7 @@ fn decode(
 ) -> Result<(), AudioError> {
     let mut begun = meter.begin();
     let limits = DecodeLimits::default();
-    let source = Source::bytes(&*bytes);
+    let source = Source::bytes(bytes);
     let decoder = match raw {
         Some(format) => Decoder::open_raw(source, format, &limits)?,
         None => Decoder::open(source, extension, &limits)?,
