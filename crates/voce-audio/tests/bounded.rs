@@ -153,7 +153,8 @@ fn comment_headers_of_opus_are_not_kept() {
         assert_eq!(audio.samples.len(), 10 * 5760, "{size}");
     }
     // Live, no header lasts for ever.
-    let start = [page(2, 1, 0, &[HEAD.len() as u8], HEAD), page(0, 1, 1, &[255], &[TAGS, &[0; 239]].concat())];
+    let start =
+        [page(2, 1, 0, &[HEAD.len() as u8], HEAD), page(0, 1, 1, &[255], &[TAGS, &[0; 239]].concat())];
     let stream = Cursor::new(start.concat()).chain(Endless::new(1, 2, &[255; 255]));
     let (code, taken) = outcome(stream, &DecodeLimits::live());
     assert_eq!(code, "no_sound");
@@ -198,8 +199,11 @@ fn a_vorbis_packet_without_end_is_refused_after_a_mebibyte() {
     let (serial, last) = pages_of(&file);
     // The last page says that it is the last, and the next begins a packet.
     let begin = page(0, serial, last + 1, &[255], &[0; 255]);
-    let stream =
-        Cursor::new([file.clone(), begin.clone()].concat()).chain(Endless::new(serial, last + 2, &[255; 255]));
+    let stream = Cursor::new([file.clone(), begin.clone()].concat()).chain(Endless::new(
+        serial,
+        last + 2,
+        &[255; 255],
+    ));
     let (code_of_stream, taken) = outcome(stream, &DecodeLimits::live());
     assert_eq!(code_of_stream, "packet_too_large");
     assert!(taken < file.len() as u64 + MAX_PACKET_BYTES + AHEAD, "{taken}");
@@ -214,7 +218,8 @@ fn streams_without_number_in_one_ogg() {
     let vorbis = fixture("tone_24k_vorbis.ogg");
     let ident = &vorbis[28..58];
     assert!(ident.starts_with(b"\x01vorbis"));
-    let begins = |n: u32| (0..n).flat_map(|serial| page(2, serial + 7_000_000, 0, &[30], ident)).collect::<Vec<_>>();
+    let begins =
+        |n: u32| (0..n).flat_map(|serial| page(2, serial + 7_000_000, 0, &[30], ident)).collect::<Vec<_>>();
     assert_eq!(code(&[begins(257), vorbis.clone()].concat()), "unsupported_format");
     // As a stream, they end where a packet would.
     let mut serial = 0;

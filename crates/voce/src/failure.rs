@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     ClosedPipe,
     /// Ctrl-C or a request to end: exit code 130.
     Interrupted,
+    /// Only a new process can mend what is wrong, such as a GPU that was lost: exit code 70.
+    Broken(String),
 }
 
 /// What commands return.
@@ -37,13 +39,14 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Failed(_) | Failure::ClosedPipe => 1,
             Failure::Interrupted => 130,
+            Failure::Broken(_) => 70,
         }
     }
 
     /// What to print, on one line; nothing for a closed pipe.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) => Some(one_line(text)),
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Broken(text) => Some(one_line(text)),
             Failure::Interrupted => Some("interrupted".into()),
             Failure::ClosedPipe => None,
         }
@@ -133,5 +136,6 @@ mod tests {
         assert_eq!(Failure::from(StoreError::BadVoiceName { name: "a b".into() }).code(), 2);
         assert_eq!(Failure::from(AudioError::DiskFull { name: "x".into() }).code(), 1);
         assert_eq!(Failure::Interrupted.code(), 130);
+        assert_eq!(Failure::Broken("the device was lost".into()).code(), 70);
     }
 }

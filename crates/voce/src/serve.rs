@@ -14,7 +14,7 @@ use clap::builder::FalseyValueParser;
 use serde_json::json;
 use voce_engine::store::Store;
 use voce_server::{
-    JOURNAL_LIMIT, JournalOptions, Limits, Lobby, OtlpOptions, ServeError, Server, ServerOptions,
+    Ended, JOURNAL_LIMIT, JournalOptions, Limits, Lobby, OtlpOptions, ServeError, Server, ServerOptions,
 };
 
 use crate::console::Console;
@@ -100,7 +100,10 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::failed(format!("cannot start the network: {e}")))?;
-    runtime.block_on(serve(console, options, settings, store))
+    let outcome = runtime.block_on(serve(console, options, settings, store));
+    // What still runs on threads that may wait, such as a model that loads, is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Flags and variables over the file's settings.
@@ -215,15 +218,11 @@ fn journal(settings: &Settings) -> Outcome<JournalOptions> {
 
 async fn serve(console: Console, options: ServerOptions, settings: Settings, store: Store) -> Outcome {
     let needs_key = !options.keys.is_empty();
-    let failed = |e: ServeError| Failure::failed(e.to_string());
-    let lobby = Lobby::open(options.addr).await.map_err(failed)?;
-    let models = {
-        let store = store.clone();
-        tokio::task::spawn_blocking(move || models::load(console, &store, &settings))
+    let server = tokio::select! {
+        server = open(console, options, settings, store) => server?,
+        // A signal ends the server before it has begun.
+        () = stopped() => return Ok(()),
     };
-    let models = lobby.wait(models).await.map_err(|e| Failure::failed(e.to_string()))??;
-    let server = Server::within(lobby, options, models, store).await.map_err(failed)?;
-    server.load().await.map_err(|e| Failure::failed(e.to_string()))?;
     let addr = server.addr();
     // A wildcard is where it listens, not where it is.
     let shown =
@@ -236,8 +235,24 @@ async fn serve(console: Console, options: ServerOptions, settings: Settings, sto
         let key = if needs_key { "?api_key=KEY" } else { "" };
         console.result(&format!("http://{shown}/{key}"))?;
     }
-    server.run(stopped()).await;
-    Ok(())
+    match server.run(stopped()).await {
+        Ended::Stopped => Ok(()),
+        Ended::Broken(reason) => Err(Failure::Broken(reason)),
+    }
+}
+
+/// Takes the address, and answers there that it is not ready until models are loaded.
+async fn open(console: Console, options: ServerOptions, settings: Settings, store: Store) -> Outcome<Server> {
+    let failed = |e: ServeError| Failure::failed(e.to_string());
+    let lobby = Lobby::open(options.addr).await.map_err(failed)?;
+    let models = {
+        let store = store.clone();
+        tokio::task::spawn_blocking(move || models::load(console, &store, &settings))
+    };
+    let models = lobby.wait(models).await.map_err(|e| Failure::failed(e.to_string()))??;
+    let server = Server::within(lobby, options, models, store).await.map_err(failed)?;
+    server.load().await.map_err(failed)?;
+    Ok(server)
 }
 
 /// Waits for the first signal. The second one ends the process, as in every command.

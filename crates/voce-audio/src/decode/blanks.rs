@@ -64,7 +64,9 @@ fn mp4(file: &[u8], start: usize, end: usize, depth: usize, boxes: &mut usize, b
         let (body, size) = match u32::from_be_bytes([s0, s1, s2, s3]) {
             0 => (8, end - at),
             1 => {
-                let Some(&long) = file.get(at + 8..end).and_then(|rest| rest.first_chunk::<8>()) else { return };
+                let Some(&long) = file.get(at + 8..end).and_then(|rest| rest.first_chunk::<8>()) else {
+                    return;
+                };
                 (16, usize::try_from(u64::from_be_bytes(long)).unwrap_or(usize::MAX))
             }
             n => (8, n as usize),
@@ -103,7 +105,8 @@ mod tests {
     fn user_data_of_movies_and_tracks_is_blanked_and_nothing_else() {
         let trak = atom(b"trak", &[atom(b"tkhd", b"udta"), atom(b"udta", b"name")].concat());
         let moov = atom(b"moov", &[trak, atom(b"udta", &[7; 100]), atom(b"mvhd", b"meta")].concat());
-        let file = [atom(b"ftyp", b"M4A "), moov, atom(b"mdat", b"moovudtameta"), atom(b"meta", b"x")].concat();
+        let file =
+            [atom(b"ftyp", b"M4A "), moov, atom(b"mdat", b"moovudtameta"), atom(b"meta", b"x")].concat();
         for piece in [1, 3, 7, 1000] {
             let got = seen(&file, piece);
             let text = String::from_utf8_lossy(&got).into_owned();

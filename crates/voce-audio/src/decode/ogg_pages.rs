@@ -49,7 +49,9 @@ pub(super) fn check(file: &[u8], limit: u64) -> Result<(), AudioError> {
         if head[5] & BEGINS != 0 {
             begun += 1;
             if begun > MAX_STREAMS {
-                return Err(AudioError::unsupported(format!("more than {MAX_STREAMS} streams in one ogg file")));
+                return Err(AudioError::unsupported(format!(
+                    "more than {MAX_STREAMS} streams in one ogg file"
+                )));
             }
             streams.insert(serial, Unfinished::default());
         }

@@ -56,7 +56,7 @@ pub(crate) async fn run(listener: TcpListener, router: Router, state: AppState) 
         while tasks.join_next().await.is_some() {}
         state.drain.idle().await;
     };
-    if tokio::time::timeout(state.options.limits.drain, rest()).await.is_err() {
+    if tokio::time::timeout(state.drain.time(), rest()).await.is_err() {
         state.drain.end();
         let _ = tokio::time::timeout(super::limits::WS_CLOSE, rest()).await;
     }

@@ -94,6 +94,11 @@ impl Gate {
         Permit { _slot: slot, kind: self.kind, metrics: self.metrics.clone(), waited }
     }
 
+    /// What its model does.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// How much there is to do.
     pub(crate) fn load(&self) -> Load {
         let line = self.waiting();

@@ -1,6 +1,7 @@
 //! The server's way out: not ready at once, work in flight until a deadline, then the rest is told to go.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -16,6 +17,8 @@ enum Stage {
 #[derive(Clone)]
 pub(crate) struct Drain {
     stage: Arc<watch::Sender<Stage>>,
+    /// How long work in flight has; known once it begins.
+    time: Arc<OnceLock<Duration>>,
     /// Sockets that have left HTTP behind and are nobody's task to wait for.
     sessions: Arc<watch::Sender<usize>>,
 }
@@ -24,6 +27,7 @@ impl Default for Drain {
     fn default() -> Self {
         Self {
             stage: Arc::new(watch::Sender::new(Stage::Running)),
+            time: Arc::default(),
             sessions: Arc::new(watch::Sender::new(0)),
         }
     }
@@ -39,14 +43,20 @@ impl Drop for Session {
 }
 
 impl Drain {
-    /// No new work from here on.
-    pub(crate) fn begin(&self) {
+    /// No new work from here on, and work in flight has this long; only the first call has an effect.
+    pub(crate) fn begin(&self, time: Duration) {
+        let _ = self.time.set(time);
         self.raise(Stage::Draining);
     }
 
     /// Time is up for work in flight.
     pub(crate) fn end(&self) {
         self.raise(Stage::Over);
+    }
+
+    /// How long work in flight has, once that has begun.
+    pub(crate) fn time(&self) -> Duration {
+        self.time.get().copied().unwrap_or_default()
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -56,6 +56,10 @@ pub const MAX_WYOMING_LINE: usize = 64 * 1024;
 pub const MAX_WYOMING_PAYLOAD: usize = 1024 * 1024;
 /// A step of a model that lasts longer makes the server not ready.
 pub const STUCK_STEP: Duration = Duration::from_secs(5);
+/// A step of a model that lasts longer is given up: its streams end.
+pub const HUNG_STEP: Duration = Duration::from_secs(60);
+/// How long work in flight has once only a new process can mend a model.
+pub const LAST_DRAIN: Duration = Duration::from_secs(5);
 /// How often models are looked at: whether they live, and which of their steps were slow.
 pub const WATCH: Duration = Duration::from_millis(250);
 /// Voices held ready, beside those on disk.
@@ -86,6 +90,8 @@ pub struct Limits {
     pub connections: usize,
     /// A step of a model that lasts longer makes the server not ready.
     pub stuck_step: Duration,
+    /// A step of a model that lasts longer is given up: its streams end.
+    pub hung_step: Duration,
 }
 
 impl Default for Limits {
@@ -102,6 +108,7 @@ impl Default for Limits {
             drain: DRAIN,
             connections: MAX_CONNECTIONS,
             stuck_step: STUCK_STEP,
+            hung_step: HUNG_STEP,
         }
     }
 }

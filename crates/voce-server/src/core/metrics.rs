@@ -12,20 +12,26 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use voce_engine::breaker::{Breaker, BreakerState};
 
-/// What a stream does.
+/// What a model does, and with it a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Text to speech.
     Speech,
     /// Speech to text.
-    Recognition,
+    Hearing,
+    /// Speech to speech, both ways at once.
+    Dialogue,
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Speech, Self::Hearing, Self::Dialogue];
+
+    /// Its name in errors, file names and labels.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Kind::Speech => "speech",
-            Kind::Recognition => "recognition",
+            Kind::Hearing => "recognition",
+            Kind::Dialogue => "dialogue",
         }
     }
 
@@ -113,6 +119,8 @@ pub(crate) struct Metrics {
     pub(crate) model_loads: Family<ModelLabel, Counter>,
     pub(crate) model_unloads: Family<ModelLabel, Counter>,
     pub(crate) model_ready: Family<ModelLabel, Gauge>,
+    pub(crate) replicas: Family<ModelLabel, Gauge>,
+    pub(crate) replicas_ready: Family<ModelLabel, Gauge>,
     pub(crate) slow_steps: Family<ModelLabel, Counter>,
     pub(crate) warm_steps: Family<ModelLabel, Counter>,
     pub(crate) load: Family<KindLabel, Level>,
@@ -206,6 +214,10 @@ impl Metrics {
         r.register("model_unloads", "Times an idle model was unloaded", model_unloads.clone());
         let model_ready = Family::default();
         r.register("model_ready", "1 where a model takes requests", model_ready.clone());
+        let replicas = Family::default();
+        r.register("replicas", "Replicas that a model is to have", replicas.clone());
+        let replicas_ready = Family::default();
+        r.register("replicas_ready", "Replicas of a model that take streams", replicas_ready.clone());
         let slow_steps = Family::default();
         r.register("slow_steps", "Steps of a model that took more than five frames", slow_steps.clone());
         let warm_steps = Family::default();
@@ -265,6 +277,8 @@ impl Metrics {
             model_loads,
             model_unloads,
             model_ready,
+            replicas,
+            replicas_ready,
             slow_steps,
             warm_steps,
             load,

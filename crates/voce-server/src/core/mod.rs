@@ -14,6 +14,7 @@ pub(crate) mod json;
 pub mod limits;
 pub(crate) mod lobby;
 pub(crate) mod metrics;
+pub(crate) mod models;
 pub(crate) mod mp3;
 pub(crate) mod origin;
 pub(crate) mod otlp;

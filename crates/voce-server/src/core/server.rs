@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpListener;
 use voce_engine::EngineError;
@@ -10,9 +11,10 @@ use voce_engine::store::Store;
 use super::journal::JournalOptions;
 use super::limits::Limits;
 use super::lobby::Lobby;
+use super::models::LoadError;
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
-use super::{accept, routes, vigil};
+use super::{accept, limits, routes, vigil};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -82,8 +84,17 @@ pub enum ServeError {
         /// Which.
         id: String,
         /// Why.
-        source: EngineError,
+        source: Arc<EngineError>,
     },
+}
+
+/// How a server came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop, and has drained.
+    Stopped,
+    /// Only a new process can mend what is wrong with a model: the text says what it is. A supervisor should start one.
+    Broken(String),
 }
 
 /// A server that listens and has not begun to answer.
@@ -140,41 +151,51 @@ impl Server {
 
     /// Loads the models that are to be there from the start, and runs each once; clients are told to wait.
     pub async fn load(&self) -> Result<(), ServeError> {
+        let failed = |id: &str| {
+            let id = id.to_owned();
+            move |source: LoadError| ServeError::Model { id, source }
+        };
         let all = async {
-            for mouth in self.state.mouths.iter().filter(|m| m.preloads()) {
-                mouth
-                    .warm()
-                    .await
-                    .map_err(|source| ServeError::Model { id: mouth.id().to_owned(), source })?;
+            for mouth in &self.state.mouths {
+                mouth.load().await.map_err(failed(mouth.id()))?;
+            }
+            for ear in &self.state.ears {
+                ear.load().await.map_err(failed(ear.id()))?;
             }
             Ok(())
         };
         self.lobby.wait(all).await
     }
 
-    /// Answers until `stop`, then drains.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+    /// Answers until `stop`, or until only a new process can mend a model; then drains.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Ended {
         let Self { lobby, wyoming, state, echoes } = self;
-        let drain = state.drain.clone();
-        let signal = tokio::spawn(async move {
-            stop.await;
-            tracing::info!("draining");
-            drain.begin();
-        });
-        for mouth in &state.mouths {
-            if let Some(keep_alive) = mouth.keep_alive() {
-                tokio::spawn(mouth.clone().unload_when_idle(keep_alive));
+        let broken = Arc::<OnceLock<String>>::default();
+        let end = tokio::spawn({
+            let (state, broken) = (state.clone(), broken.clone());
+            async move {
+                let drain = state.options.limits.drain;
+                tokio::select! {
+                    () = stop => {
+                        tracing::info!("draining");
+                        state.drain.begin(drain);
+                    }
+                    incurable = vigil::watch(state.clone()) => {
+                        tracing::error!(error = incurable.0, "only a new process can mend this: draining");
+                        let _ = broken.set(incurable.0);
+                        state.drain.begin(drain.min(limits::LAST_DRAIN));
+                    }
+                }
             }
-        }
+        });
         let router = routes::router(state.clone(), echoes);
         if let Some(wyoming) = wyoming {
             tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
         }
-        let watch = tokio::spawn(vigil::watch(state.clone()));
         let telemetry = state.telemetry.clone();
         accept::run(lobby.listener, router, state).await;
-        watch.abort();
-        signal.abort();
-        let _ = tokio::task::spawn_blocking(move || telemetry.flush()).await;
+        end.abort();
+        telemetry.flush().await;
+        broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
     }
 }

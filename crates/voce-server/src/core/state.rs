@@ -13,7 +13,8 @@ use super::metrics::Metrics;
 use super::query::short;
 use super::server::ServerOptions;
 use super::telemetry::Telemetry;
-use crate::ears::{Ear, EarOptions, Recogniser};
+use crate::core::models::Served;
+use crate::ears::{Ear, EarOptions};
 use crate::mouth::{Mouth, MouthOptions};
 
 /// The models of a server: voices and recognisers, the first of each being the default.
@@ -22,7 +23,7 @@ pub struct Models {
     /// Voices.
     pub mouths: Vec<MouthOptions>,
     /// Recognisers.
-    pub ears: Vec<(EarOptions, Arc<dyn Recogniser>)>,
+    pub ears: Vec<EarOptions>,
 }
 
 /// Shared by all handlers.
@@ -54,9 +55,8 @@ impl AppState {
     pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
         let telemetry = Telemetry::new(&options);
         let metrics = telemetry.metrics.clone();
-        let mouths =
-            models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, store.clone(), telemetry.clone())));
-        let ears = models.ears.into_iter().map(|(o, r)| Arc::new(Ear::new(o, r, telemetry.clone())));
+        let mouths = models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, telemetry.clone())));
+        let ears = models.ears.into_iter().map(|e| Arc::new(Ear::new(e, telemetry.clone())));
         let mut open: HashSet<&'static str> =
             super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
         if options.open_metrics {
@@ -76,6 +76,12 @@ impl AppState {
         }))
     }
 
+    /// Every model, whatever it does.
+    pub(crate) fn served(&self) -> impl Iterator<Item = &dyn Served> {
+        let mouths = self.mouths.iter().map(|m| &**m as &dyn Served);
+        mouths.chain(self.ears.iter().map(|e| &**e as &dyn Served))
+    }
+
     /// Whether a route needs no key.
     pub(crate) fn is_open(&self, path: &str) -> bool {
         self.open.contains(path)
@@ -85,7 +91,7 @@ impl AppState {
     pub(crate) fn readiness(&self) -> &'static str {
         if self.drain.is_draining() {
             "draining"
-        } else if self.mouths.iter().any(|m| !m.is_ready()) || self.ears.iter().any(|e| !e.is_ready()) {
+        } else if self.served().any(|m| !m.is_ready()) {
             "loading"
         } else if super::vigil::is_stuck(self) {
             "stuck"

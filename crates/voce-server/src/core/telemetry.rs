@@ -30,13 +30,20 @@ impl Telemetry {
         Self { metrics, tracing: Tracing(exporter), journal }
     }
 
-    /// Waits a little for what is on its way out. Blocks.
-    pub(crate) fn flush(&self) {
-        if let Some(journal) = &self.journal {
-            journal.flush();
-        }
-        if let Some(exporter) = &self.tracing.0 {
-            exporter.flush();
+    /// Waits a little for what is on its way out, on a thread that nobody has to wait for.
+    pub(crate) async fn flush(&self) {
+        let (this, (sender, done)) = (self.clone(), tokio::sync::oneshot::channel());
+        let flush = move || {
+            if let Some(journal) = &this.journal {
+                journal.flush();
+            }
+            if let Some(exporter) = &this.tracing.0 {
+                exporter.flush();
+            }
+            let _ = sender.send(());
+        };
+        if std::thread::Builder::new().name("voce-flush".into()).spawn(flush).is_ok() {
+            let _ = done.await;
         }
     }
 }

@@ -1,153 +1,61 @@
-//! The engine's listener behind the protocols, loaded again when its thread dies.
+//! The engine's listeners behind the protocols: what a client asks, and the two ways of a stream.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Listener, TranscriptStream};
 use voce_engine::stage::weight_bytes;
-use voce_engine::{EngineError, Pulse, StageTime};
+use voce_engine::{EngineError, StageTime};
 
-use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Stream};
+use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Stream};
 use crate::core::error::ServerError;
-use crate::core::vigil::Backoff;
+use crate::core::models::{Open, Replicas, Seat};
 
 /// Longest utterance of a live stream, after which it ends without a pause.
 const LONGEST_MS: u32 = 60_000;
 
 /// Opens a listener; called again when it has died.
-pub type OpenListener = Box<dyn Fn() -> Result<Listener, EngineError> + Send + Sync>;
+pub type OpenListener = Open<Listener>;
 
-/// A recogniser of the engine.
-pub struct ListenerEars {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    open: OpenListener,
-    info: EarInfo,
-    held: RwLock<Option<Arc<Listener>>>,
-    loading: AtomicBool,
-    restarts: AtomicU64,
-    backoff: Backoff,
-}
-
-/// Opens a listener and runs it once.
-fn load(open: &OpenListener) -> Result<Listener, EngineError> {
-    let listener = open()?;
-    listener.warm()?;
-    Ok(listener)
-}
-
-impl ListenerEars {
-    /// Loads the recogniser and runs it once.
-    pub fn new(open: OpenListener) -> Result<Self, EngineError> {
-        let listener = load(&open)?;
-        let info = listener.info();
-        let info = EarInfo {
-            frame_ms: info.frame_ms,
-            languages: info.languages.clone(),
-            streaming: !info.offline,
-            bytes: weight_bytes(&info.stages),
-        };
-        let held = RwLock::new(Some(Arc::new(listener)));
-        let (loading, restarts, backoff) = Default::default();
-        Ok(Self { inner: Arc::new(Inner { open, info, held, loading, restarts, backoff }) })
+/// What a listener is.
+pub(super) fn info(listener: &Listener) -> EarInfo {
+    let info = listener.info();
+    EarInfo {
+        frame_ms: info.frame_ms,
+        languages: info.languages.clone(),
+        streaming: !info.offline,
+        bytes: weight_bytes(&info.stages),
     }
 }
 
-impl Inner {
-    fn present(&self) -> Option<Arc<Listener>> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Drops a listener whose thread has died, and loads it again on a thread of its own.
-    fn bury(self: &Arc<Self>) {
-        // Streams of a listener that has died may tell so when there is a new one already.
-        let is_well = |l: Arc<Listener>| l.pulse().is_alive();
-        if self.present().is_some_and(is_well)
-            || !self.backoff.is_due()
-            || self.loading.swap(true, Ordering::Relaxed)
-        {
-            return;
-        }
-        tracing::error!("a recogniser's thread has died: loading it again");
-        let dead = self.held.write().unwrap_or_else(PoisonError::into_inner).take();
-        let this = self.clone();
-        std::thread::spawn(move || {
-            drop(dead);
-            let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| load(&this.open)));
-            match loaded.unwrap_or_else(|_| Err(EngineError::Stopped("loading panicked".into()))) {
-                Ok(listener) => {
-                    *this.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(listener));
-                    this.restarts.fetch_add(1, Ordering::Relaxed);
-                    this.backoff.succeeded();
-                    tracing::info!("the recogniser is there again");
-                }
-                Err(error) => {
-                    this.backoff.failed();
-                    tracing::error!(%error, "cannot load the recogniser again");
-                }
-            }
-            this.loading.store(false, Ordering::Relaxed);
-        });
-    }
-
-    /// An error for the client; one that means the end of the model is acted upon.
-    fn note(self: &Arc<Self>, error: EngineError) -> ServerError {
-        if matches!(error, EngineError::Stopped(_)) {
-            self.bury();
-        }
-        error.into()
-    }
+/// Opens a stream where the fewest are.
+pub(super) async fn open(
+    replicas: &Arc<Replicas<Listener>>,
+    request: &HearRequest,
+) -> Result<Stream, ServerError> {
+    let begin = |listener: Arc<Listener>| {
+        let started = listener.listen(&listen_request(request, &listener.info().languages));
+        async { started }
+    };
+    let ((audio, events), seat) = replicas.start(begin).await?;
+    Ok((Box::new(In(audio)), Box::new(Out { events, seat, replicas: replicas.clone(), ended: false })))
 }
 
-impl Recogniser for ListenerEars {
-    fn info(&self) -> EarInfo {
-        self.inner.info.clone()
-    }
-
-    fn is_ready(&self) -> bool {
-        self.inner.present().is_some_and(|l| l.pulse().is_alive())
-    }
-
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
-        self.inner.present().map(|l| l.pulse().clone()).into_iter().collect()
-    }
-
-    fn revive(&self) {
-        if !self.is_ready() {
-            self.inner.bury();
-        }
-    }
-
-    fn restarts(&self) -> u64 {
-        self.inner.restarts.load(Ordering::Relaxed)
-    }
-
-    fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {
-        let Some(listener) = self.inner.present() else {
-            self.inner.bury();
-            return Err(ServerError::NotReady);
-        };
-        let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
+fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest {
+    let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
+    ListenRequest {
+        chunk_ms: request.chunk_ms,
+        beam: request.beam,
+        hotwords: request.hotwords.iter().map(hotword).collect(),
         // Clients name languages that models without a choice of them do not know.
-        let language = request.language.clone().filter(|l| self.inner.info.languages.contains(l));
-        let request = ListenRequest {
-            chunk_ms: request.chunk_ms,
-            beam: request.beam,
-            hotwords: request.hotwords.iter().map(hotword).collect(),
-            language,
-            endpoint: Endpointing {
-                silence_ms: request.silence_ms,
-                max_ms: request.silence_ms.map(|_| LONGEST_MS),
-            },
-            partials: request.partials,
-            progress: request.progress,
-            ..ListenRequest::default()
-        };
-        let (audio, events) = listener.listen(&request).map_err(|e| self.inner.note(e))?;
-        Ok((Box::new(In(audio)), Box::new(Out { events, inner: self.inner.clone() })))
+        language: request.language.clone().filter(|l| languages.contains(l)),
+        endpoint: Endpointing {
+            silence_ms: request.silence_ms,
+            max_ms: request.silence_ms.map(|_| LONGEST_MS),
+        },
+        partials: request.partials,
+        progress: request.progress,
+        ..ListenRequest::default()
     }
 }
 
@@ -173,12 +81,30 @@ impl AudioIn for In {
 
 struct Out {
     events: TranscriptStream,
-    inner: Arc<Inner>,
+    seat: Seat,
+    replicas: Arc<Replicas<Listener>>,
+    ended: bool,
 }
 
 impl EventSource for Out {
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>> {
-        self.events.poll_event(cx).map(|event| event.map(|e| e.map_err(|e| self.inner.note(e))))
+        let event = match self.events.poll_event(cx) {
+            Poll::Pending if !self.ended && self.seat.is_gone(cx) => {
+                self.ended = true;
+                Some(Err(EngineError::Stopped("a step of it hangs".into())))
+            }
+            Poll::Pending if self.ended => None,
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(event) => event,
+        };
+        if let Some(Err(EngineError::Stopped(_))) = &event {
+            self.replicas.bury(self.seat.replica());
+        }
+        Poll::Ready(event.map(|e| e.map_err(ServerError::from)))
+    }
+
+    fn ends_without_audio(&self) -> bool {
+        true
     }
 
     fn stages(&self) -> Vec<(&'static str, StageTime)> {
@@ -186,5 +112,11 @@ impl EventSource for Out {
         let mut queue = StageTime::default();
         queue.add(stats.queue, stats.queue, stats.queue);
         vec![("queue", queue), ("encode", stats.encoder), ("search", stats.search)]
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        self.replicas.left();
     }
 }

@@ -72,7 +72,7 @@ impl Hearing {
             permit,
             metrics: telemetry.metrics.clone(),
             trace: telemetry.tracing.stream("hear", model),
-            tap: journal.and_then(|j| j.stream(Kind::Recognition, model, SAMPLE_RATE)),
+            tap: journal.and_then(|j| j.stream(Kind::Hearing, model, SAMPLE_RATE)),
             error: None,
             begun: None,
             samples: 0,

@@ -5,16 +5,14 @@ mod hearing;
 mod inlet;
 mod null;
 mod opus_inlet;
-mod spread;
 mod transcribe;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub use engine::{ListenerEars, OpenListener};
+pub use engine::OpenListener;
 pub use null::NullEars;
-pub use spread::SpreadEars;
 pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
 pub(crate) use hearing::{Hearing, Step};
@@ -25,11 +23,13 @@ pub(crate) use transcribe::{Transcript, Transcription};
 /// Weight of a hot word that comes without one.
 pub(crate) const HOTWORD_WEIGHT: f32 = 1.0;
 
-use voce_engine::{Pulse, StageTime};
+use voce_engine::StageTime;
+use voce_engine::listener::Listener;
 
-use crate::core::admission::{Gate, Load, Permit};
+use crate::core::admission::{Gate, Permit};
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
+use crate::core::models::{LoadError, Replicas, Served, Watched};
 use crate::core::telemetry::Telemetry;
 
 /// Samples per second that recognisers take.
@@ -106,7 +106,12 @@ pub trait EventSource: Send {
     /// The next event; `None` after the last.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, ServerError>>>;
 
-    /// The stages that worked on it so far, by name, in time from its begin.
+    /// Whether the events come to an end by themselves once the audio was dropped, and the stream's slot is free then.
+    fn ends_without_audio(&self) -> bool {
+        false
+    }
+
+    /// The stages that worked on it so far, by name, in time from its start.
     fn stages(&self) -> Vec<(&'static str, StageTime)> {
         Vec::new()
     }
@@ -115,100 +120,123 @@ pub trait EventSource: Send {
 /// Both ways of a stream.
 pub type Stream = (Box<dyn AudioIn>, Box<dyn EventSource>);
 
-/// A recogniser.
+/// A recogniser that is not the engine's.
 pub trait Recogniser: Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> EarInfo;
-
-    /// Whether streams can be opened now.
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    /// The pulses of its models, where it has any.
-    fn pulses(&self) -> Vec<Arc<Pulse>> {
-        Vec::new()
-    }
-
-    /// Loads a model again that has died; called now and then.
-    fn revive(&self) {}
-
-    /// Times that a model was loaded again.
-    fn restarts(&self) -> u64 {
-        0
-    }
 
     /// Opens a stream.
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError>;
 }
 
+/// Who hears.
+pub enum Hears {
+    /// A model of the engine, opened by these, once for each device it is on; a stream goes where the fewest are.
+    Engine(Vec<OpenListener>),
+    /// Another recogniser.
+    Other(Arc<dyn Recogniser>),
+}
+
 /// How a recogniser is served.
-#[derive(Clone, Debug)]
 pub struct EarOptions {
     /// Its name on the wire.
     pub id: String,
+    /// Who hears.
+    pub hears: Hears,
     /// Streams at once.
     pub slots: usize,
     /// Streams that may wait for a slot.
     pub queue: usize,
     /// How long a stream waits for a slot.
     pub patience: Duration,
+    /// Load it before the server is ready.
+    pub preload: bool,
+    /// Unload it when it has had no stream for this long.
+    pub keep_alive: Option<Duration>,
 }
 
 impl EarOptions {
     /// The usual settings for a recogniser.
-    pub fn new(id: impl Into<String>, slots: usize) -> Self {
-        Self { id: id.into(), slots, queue: 0, patience: Duration::from_secs(10) }
+    pub fn new(id: impl Into<String>, slots: usize, hears: Hears) -> Self {
+        let patience = Duration::from_secs(10);
+        Self { id: id.into(), hears, slots, queue: 0, patience, preload: true, keep_alive: None }
     }
 }
 
 /// A recogniser and its slots.
 pub(crate) struct Ear {
-    options: EarOptions,
-    recogniser: Arc<dyn Recogniser>,
-    info: EarInfo,
+    id: String,
+    source: Source,
     gate: Gate,
     telemetry: Telemetry,
 }
 
+enum Source {
+    /// The engine's, and what it is, known once it was open.
+    Engine(Arc<Replicas<Listener>>, OnceLock<EarInfo>),
+    Other(Arc<dyn Recogniser>, EarInfo),
+}
+
+impl Served for Ear {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    fn replicas(&self) -> Option<&dyn Watched> {
+        match &self.source {
+            Source::Engine(replicas, _) => Some(&**replicas),
+            Source::Other(..) => None,
+        }
+    }
+}
+
 impl Ear {
-    pub(crate) fn new(options: EarOptions, recogniser: Arc<dyn Recogniser>, telemetry: Telemetry) -> Self {
-        let metrics = telemetry.metrics.clone();
-        let gate = Gate::new(Kind::Recognition, options.slots, options.queue, options.patience, metrics);
-        let info = recogniser.info();
-        Self { options, recogniser, info, gate, telemetry }
+    pub(crate) fn new(options: EarOptions, telemetry: Telemetry) -> Self {
+        let EarOptions { id, hears, slots, queue, patience, preload, keep_alive } = options;
+        let gate = Gate::new(Kind::Hearing, slots, queue, patience, telemetry.metrics.clone());
+        let source = match hears {
+            Hears::Engine(opens) => {
+                let replicas = Replicas::new(&id, opens, preload, keep_alive);
+                Source::Engine(Arc::new(replicas), OnceLock::new())
+            }
+            Hears::Other(recogniser) => {
+                let info = recogniser.info();
+                Source::Other(recogniser, info)
+            }
+        };
+        Self { id, source, gate, telemetry }
+    }
+
+    /// What it is; little is known of a model that was never open.
+    pub(crate) fn info(&self) -> EarInfo {
+        match &self.source {
+            Source::Other(_, info) => info.clone(),
+            Source::Engine(replicas, known) => match (known.get(), replicas.present()) {
+                (Some(info), _) => info.clone(),
+                (None, Some(listener)) => known.get_or_init(|| engine::info(&listener)).clone(),
+                (None, None) => EarInfo::default(),
+            },
+        }
     }
 
     pub(crate) fn id(&self) -> &str {
-        &self.options.id
-    }
-
-    pub(crate) fn info(&self) -> &EarInfo {
-        &self.info
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.recogniser.is_ready()
-    }
-
-    pub(crate) fn pulses(&self) -> Vec<Arc<Pulse>> {
-        self.recogniser.pulses()
-    }
-
-    pub(crate) fn revive(&self) {
-        self.recogniser.revive();
-    }
-
-    pub(crate) fn restarts(&self) -> u64 {
-        self.recogniser.restarts()
-    }
-
-    pub(crate) fn load(&self) -> Load {
-        self.gate.load()
+        &self.id
     }
 
     pub(crate) fn slots(&self) -> (usize, usize) {
         (self.gate.used(), self.gate.total())
+    }
+
+    /// Opens the model wherever it is to be from the start, and runs it once.
+    pub(crate) async fn load(&self) -> Result<(), LoadError> {
+        match &self.source {
+            Source::Engine(replicas, _) => replicas.load().await,
+            Source::Other(..) => Ok(()),
+        }
     }
 
     /// A slot, for streams to be opened in.
@@ -217,18 +245,21 @@ impl Ear {
     }
 
     /// Opens a stream in a slot.
-    pub(crate) fn open_in(
+    pub(crate) async fn open_in(
         &self,
         permit: &Arc<Permit>,
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
-        let (audio, events) = self.recogniser.open(request)?;
-        Ok(Hearing::new(audio, events, permit.clone(), &self.telemetry, self.id()))
+        let (audio, events) = match &self.source {
+            Source::Engine(replicas, _) => engine::open(replicas, request).await?,
+            Source::Other(recogniser, _) => recogniser.open(request)?,
+        };
+        Ok(Hearing::new(audio, events, permit.clone(), &self.telemetry, &self.id))
     }
 
     /// Opens a stream in a slot of its own.
     pub(crate) async fn open(&self, request: &HearRequest) -> Result<Hearing, ServerError> {
         let permit = self.admit().await?;
-        self.open_in(&permit, request)
+        self.open_in(&permit, request).await
     }
 }

@@ -61,7 +61,7 @@ pub(crate) async fn file(
 
 async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
     let opened = match ear.admit().await {
-        Ok(permit) => ear.open_in(&permit, &request()).map(|hearing| (permit, hearing)),
+        Ok(permit) => ear.open_in(&permit, &request()).await.map(|hearing| (permit, hearing)),
         Err(error) => Err(error),
     };
     let (permit, hearing) = match opened {
@@ -177,7 +177,7 @@ impl Talk {
         })?;
         match message {
             AsrIn::Init => {
-                self.hearing = self.ear.open_in(&self.permit, &request())?;
+                self.hearing = self.ear.open_in(&self.permit, &request()).await?;
                 self.opus = None;
                 self.markers.clear();
                 self.marks_in_opus = 0;

@@ -197,7 +197,7 @@ impl Talk {
                 let updated = self.session.event("updated", self.ear.id());
                 Ok(self.wire.json(&updated).await?)
             }
-            "input_audio_buffer.append" => self.append(message),
+            "input_audio_buffer.append" => self.append(message).await,
             "input_audio_buffer.commit" => self.commit(message).await,
             "input_audio_buffer.clear" => {
                 self.restart();
@@ -226,7 +226,7 @@ impl Talk {
         self.items.from = 0.0;
     }
 
-    fn append(&mut self, message: &Value) -> Result<(), Said> {
+    async fn append(&mut self, message: &Value) -> Result<(), Said> {
         let audio = message["audio"]
             .as_str()
             .ok_or_else(|| ServerError::bad("audio", "audio must be base64 text"))?;
@@ -238,7 +238,7 @@ impl Talk {
         }
         self.items.appended += bytes.len();
         if self.hearing.is_none() {
-            let hearing = self.ear.open_in(&self.permit, &self.session.request())?;
+            let hearing = self.ear.open_in(&self.permit, &self.session.request()).await?;
             self.hearing = Some(hearing);
         }
         let inlet = match &mut self.inlet {

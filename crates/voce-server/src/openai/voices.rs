@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 use voce_audio::output::{AtomicFile, Output as _};
+use voce_engine::EngineError;
 use voce_engine::store::voices::is_name;
 
 use crate::core::body::Form;
@@ -73,28 +74,28 @@ pub(crate) async fn add(
     let extension = extension.filter(|e| e.len() <= 5 && e.bytes().all(|b| b.is_ascii_alphanumeric()));
     let clip = Clip::new(voices.dir(), extension.unwrap_or("wav"));
     let data = sample.data.clone();
-    let speaker = mouth.speaker().await?;
-    let kept = name.clone();
-    let made = tokio::task::spawn_blocking(move || -> Result<(), ServerError> {
-        voices.create().map_err(voce_engine::EngineError::from)?;
-        std::fs::write(&clip.0, &data)
-            .map_err(|source| voce_engine::EngineError::Io { path: clip.0.clone(), source })?;
-        let voice = speaker.clone_voice(&clip.0, None).map_err(|e| match e {
-            // The clip's path is the server's own business.
-            voce_engine::EngineError::Audio { source, .. } => ServerError::Audio(source),
-            voce_engine::EngineError::Voice { source, .. } => {
-                ServerError::bad("audio_sample", format!("no voice can be made of this clip: {source}"))
-            }
-            other => other.into(),
-        })?;
-        let bytes = speaker.voice_bytes(&voice)?;
-        let path = voices.path(&kept).map_err(voce_engine::EngineError::from)?;
+    let make_folder = voices.clone();
+    let written = clip.0.clone();
+    let write = move || {
+        make_folder.create()?;
+        std::fs::write(&written, &data).map_err(|source| EngineError::Io { path: written, source })
+    };
+    blocking(write).await?;
+    let bytes = mouth.clone_voice(clip.0.clone()).await.map_err(|e| match e {
+        // The clip's path is the server's own business.
+        ServerError::Engine(EngineError::Audio { source, .. }) => ServerError::Audio(source),
+        ServerError::Engine(EngineError::Voice { source, .. }) => {
+            ServerError::bad("audio_sample", format!("no voice can be made of this clip: {source}"))
+        }
+        other => other,
+    })?;
+    let path = voices.path(&name).map_err(EngineError::from)?;
+    let keep = move || -> Result<(), ServerError> {
         let mut file = AtomicFile::create(&path)?;
         file.put(&bytes)?;
-        file.commit()?;
-        Ok(())
-    });
-    made.await.map_err(|_| ServerError::Internal)??;
+        Ok(file.commit()?)
+    };
+    blocking(keep).await?;
     mouth.forget_voice(&name);
     tracing::info!(voice = name, "voice added");
     let voice = json!({"id": name, "name": name, "object": "audio.voice", "created_at": now()});
@@ -109,11 +110,18 @@ pub(crate) async fn remove(
     if !state.options.voice_changes {
         return Err(ServerError::Forbidden("this server's voices are fixed".into()));
     }
-    state.store.voices().remove(&name).map_err(voce_engine::EngineError::from)?;
+    state.store.voices().remove(&name).map_err(EngineError::from)?;
     for mouth in &state.mouths {
         mouth.forget_voice(&name);
     }
     Ok(json_response(StatusCode::OK, &json!({"id": name, "object": "audio.voice", "deleted": true})))
+}
+
+/// Does something with files on a thread that may wait.
+async fn blocking<E: Into<ServerError> + Send + 'static>(
+    work: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Result<(), ServerError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal)?.map_err(Into::into)
 }
 
 fn now() -> u64 {

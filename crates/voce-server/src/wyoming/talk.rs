@@ -264,7 +264,8 @@ async fn info(state: &AppState) -> Value {
         .ears
         .iter()
         .map(|ear| {
-            part(ear.id(), if ear.info().languages.is_empty() { &english } else { &ear.info().languages })
+            let languages = ear.info().languages;
+            part(ear.id(), if languages.is_empty() { &english } else { &languages })
         })
         .collect();
     let mut voices = Vec::new();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voce_engine::listener::{ListenEvent, ListenRequest, Listener, ListenerOptions};
-use voce_server::ears::ListenerEars;
 
 use crate::listening::{audio, wav};
 use crate::server::{Part, Setup};
@@ -29,8 +28,8 @@ async fn many_streams_hear_what_one_hears_alone() {
         });
         finals.collect::<Vec<_>>().join(" ")
     };
-    let ears = ListenerEars::new(Box::new(|| Ok(open()))).unwrap();
-    let setup = Setup { speak: false, hear: Some(Arc::new(ears)), hear_slots: 4, ..Default::default() };
+    let setup =
+        Setup { speak: false, listen: vec![Box::new(|| Ok(open()))], hear_slots: 4, ..Default::default() };
     let server = Arc::new(setup.start().await);
     let file = Arc::new(wav("#.##.", 16_000));
     let mut tasks = Vec::new();

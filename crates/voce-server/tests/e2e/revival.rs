@@ -1,6 +1,5 @@
 //! Models that die, hang or idle: readiness says so, streams are told, and the model comes back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 use voce_engine::EngineError;
 use voce_engine::fault::{FaultPoint, Faults};
 use voce_engine::listener::{ListenRequest, Listener, ListenerOptions};
-use voce_server::ears::ListenerEars;
+use voce_server::ears::OpenListener;
 use voce_server::{Limits, ServerOptions};
 
 use crate::listening::{audio, wav};
@@ -19,18 +18,17 @@ fn body(seed: u64) -> Value {
     json!({"input": "On and on.", "response_format": "pcm", "seed": seed})
 }
 
-fn ears(faults: &Faults, keep_warm: Option<Duration>) -> Arc<ListenerEars> {
+fn ears(faults: &Faults, keep_warm: Option<Duration>) -> OpenListener {
     let faults = faults.clone();
-    let open = move || {
+    Box::new(move || {
         let options =
             ListenerOptions { threads: 1, slots: 4, keep_warm, faults: faults.clone(), ..Default::default() };
         Listener::random("nano-ear", 3, &options)
-    };
-    Arc::new(ListenerEars::new(Box::new(open)).unwrap())
+    })
 }
 
 async fn hearing(faults: &Faults) -> Running {
-    let setup = Setup { speak: false, hear: Some(ears(faults, None)), ..Default::default() };
+    let setup = Setup { speak: false, listen: vec![ears(faults, None)], ..Default::default() };
     setup.start().await
 }
 
@@ -51,14 +49,12 @@ async fn models_have_run_once_before_anyone_is_answered() {
     assert_eq!(starting.await.unwrap().get("/readyz").await.status, StatusCode::OK);
     let ear = Faults::default();
     ear.hold_at(FaultPoint::Stream);
-    let loading = tokio::task::spawn_blocking({
-        let ear = ear.clone();
-        move || drop(ears(&ear, None))
-    });
+    let setup = Setup { speak: false, listen: vec![ears(&ear, None)], ..Default::default() };
+    let starting = tokio::spawn(setup.start());
     held(&ear).await;
-    assert!(!loading.is_finished());
+    assert!(!starting.is_finished());
     ear.release();
-    loading.await.unwrap();
+    assert_eq!(starting.await.unwrap().get("/readyz").await.status, StatusCode::OK);
 }
 
 /// Waits until a model waits at a fault.
@@ -218,7 +214,7 @@ fn a_lane_that_dies_tells_its_streams_and_is_the_end_of_the_model() {
 async fn a_model_that_dies_while_nobody_looks_comes_back() {
     let faults = Faults::default();
     let keep_warm = Some(Duration::from_millis(1));
-    let setup = Setup { speak: false, hear: Some(ears(&faults, keep_warm)), ..Default::default() };
+    let setup = Setup { speak: false, listen: vec![ears(&faults, keep_warm)], ..Default::default() };
     let server = setup.start().await;
     // The step that keeps it warm panics: no stream is there to tell.
     faults.panic_at(FaultPoint::Step);
@@ -314,7 +310,7 @@ async fn idle_models_are_kept_warm_and_speak_as_before() {
     let file = wav("#.##", 16_000);
     let mut texts = Vec::new();
     for keep_warm in [None, keep_warm] {
-        let setup = Setup { speak: false, hear: Some(ears(&faults, keep_warm)), ..Default::default() };
+        let setup = Setup { speak: false, listen: vec![ears(&faults, keep_warm)], ..Default::default() };
         let server = setup.start().await;
         if keep_warm.is_some() {
             while server.metric("voce_warm_steps_total{model=\"counter\"}").await < 3.0 {

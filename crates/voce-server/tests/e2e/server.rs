@@ -17,9 +17,9 @@ use voce_engine::fault::Faults;
 use voce_engine::speaker::Overlap;
 use voce_engine::store::{Patience, Settings, Store};
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
-use voce_server::ears::{EarOptions, Recogniser};
+use voce_server::ears::{EarOptions, Hears, OpenListener, Recogniser};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
-use voce_server::{Models, Server, ServerOptions};
+use voce_server::{Ended, Models, Server, ServerOptions};
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
 pub(crate) fn model(name: &str) -> PathBuf {
@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     /// Speech requests that may wait.
     pub(crate) queue: usize,
     pub(crate) hear: Option<Arc<dyn Recogniser>>,
+    /// Replicas of a recogniser of the engine, in its place.
+    pub(crate) listen: Vec<OpenListener>,
     pub(crate) hear_slots: usize,
 }
 
@@ -61,6 +63,7 @@ impl Default for Setup {
             parts: 1,
             queue: 0,
             hear: None,
+            listen: Vec::new(),
             hear_slots: 4,
         }
     }
@@ -72,7 +75,7 @@ pub(crate) struct Running {
     pub(crate) wyoming: Option<SocketAddr>,
     pub(crate) store: Store,
     stop: Option<oneshot::Sender<()>>,
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<Ended>>,
     _dir: tempfile::TempDir,
 }
 
@@ -114,8 +117,13 @@ impl Setup {
                 SpeakRequest { eos_threshold, max_frames, lockstep: 1, ..SpeakRequest::default() };
             models.mouths.push(mouth);
         }
-        if let Some(ears) = self.hear {
-            models.ears.push((EarOptions::new("counter", self.hear_slots), ears));
+        let hears = if self.listen.is_empty() {
+            self.hear.map(Hears::Other)
+        } else {
+            Some(Hears::Engine(self.listen))
+        };
+        if let Some(hears) = hears {
+            models.ears.push(EarOptions::new("counter", self.hear_slots, hears));
         }
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
         server.load().await.unwrap();
@@ -233,9 +241,9 @@ impl Running {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Waits until it has gone.
-    pub(crate) async fn gone(&mut self) {
-        self.task.take().unwrap().await.unwrap();
+    /// Waits until it has gone, and says how.
+    pub(crate) async fn gone(&mut self) -> Ended {
+        self.task.take().unwrap().await.unwrap()
     }
 }
 

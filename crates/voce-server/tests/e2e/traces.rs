@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use voce_engine::listener::{Listener, ListenerOptions};
-use voce_server::ears::ListenerEars;
+use voce_server::ears::OpenListener;
 use voce_server::{OtlpOptions, ServerOptions};
 
 use crate::counter::Counter;
@@ -150,8 +150,8 @@ async fn a_speech_request_is_one_tree_below_the_clients_span() {
 async fn a_transcription_is_one_tree_of_its_own() {
     let (addr, mut batches) = collector(&[503]).await;
     let options = ListenerOptions { threads: 1, slots: 2, ..ListenerOptions::default() };
-    let ears = ListenerEars::new(Box::new(move || Listener::random("nano-ear", 3, &options))).unwrap();
-    let setup = Setup { options: to(addr), speak: false, hear: Some(Arc::new(ears)), ..Default::default() };
+    let ears: OpenListener = Box::new(move || Listener::random("nano-ear", 3, &options));
+    let setup = Setup { options: to(addr), speak: false, listen: vec![ears], ..Default::default() };
     let server = setup.start().await;
     let file = wav("#.#", 16_000);
     let reply = server.form("/v1/audio/transcriptions", &[("file", Part::File("a.wav", &file))]).await;

@@ -9,7 +9,7 @@ use voce_engine::store::Store;
 use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
 use voce_runtime::cuda::Device;
 use voce_server::Models;
-use voce_server::ears::{EarOptions, ListenerEars, NullEars, Recogniser, SpreadEars};
+use voce_server::ears::{EarOptions, Hears, NullEars, OpenListener};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
 
 use super::settings::{Settings, pairs, seconds};
@@ -74,7 +74,7 @@ fn default_slots(device: Option<&Arc<Device>>) -> usize {
     if device.is_some() { DEVICE_SLOTS } else { SLOTS }
 }
 
-/// Opens the recognisers, and prepares the voices to be opened.
+/// Prepares the models to be opened, each once on every device.
 pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
     let plan = plan(store, settings)?;
     let devices = devices(settings)?.into_iter().map(DeviceChoice::open).collect::<Result<Vec<_>, _>>()?;
@@ -116,12 +116,11 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         models.mouths.push(mouth);
     }
     let slots = settings.hear_slots.unwrap_or(default_slots(first)).max(1);
-    let ear = |id: String| EarOptions { queue, patience, ..EarOptions::new(id, slots) };
+    let ear = |id, hears| EarOptions { queue, patience, ..EarOptions::new(id, slots, hears) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));
         // A recogniser is on all of them, with a share of the slots on each.
-        let mut parts: Vec<Arc<dyn Recogniser>> = Vec::with_capacity(devices.len());
-        for device in &devices {
+        let opens = devices.iter().map(|device| {
             let options = ListenerOptions {
                 precision: precision(device.as_ref()),
                 threads,
@@ -132,18 +131,13 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
                 ..ListenerOptions::default()
             };
             let (store, opened) = (store.clone(), reference.clone());
-            let open = Box::new(move || Listener::open(&store, &opened, &options));
-            parts.push(Arc::new(ListenerEars::new(open)?));
-        }
-        let ears = match parts.len() {
-            1 => parts.remove(0),
-            _ => Arc::new(SpreadEars::new(parts)),
-        };
-        models.ears.push((ear(name(&reference)), ears));
+            Box::new(move || Listener::open(&store, &opened, &options)) as OpenListener
+        });
+        models.ears.push(ear(name(&reference), Hears::Engine(opens.collect())));
     }
     if settings.null_model {
         console.note("warning: the null model hears nothing; it is for benches of the server");
-        models.ears.push((ear(NULL.into()), Arc::new(NullEars)));
+        models.ears.push(ear(NULL.to_owned(), Hears::Other(Arc::new(NullEars))));
     }
     Ok(models)
 }

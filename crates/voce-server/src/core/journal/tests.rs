@@ -39,7 +39,7 @@ fn below(root: &Path) -> Vec<(String, Vec<u8>)> {
 fn a_stream_is_two_whole_files() {
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
     let journal = Journal::start(&options(dir.path()), &metrics).unwrap().unwrap();
-    let mut tap = journal.stream(Kind::Recognition, "ear", 16_000).unwrap();
+    let mut tap = journal.stream(Kind::Hearing, "ear", 16_000).unwrap();
     tap.audio(&[0.5; 40_000]);
     tap.line(&json!({"final": "hello"}));
     journal.flush();
@@ -141,7 +141,7 @@ fn a_full_disk_costs_pieces_and_no_stream() {
     let options = JournalOptions { tokens: None, ..options(dir.path()) };
     let writer = Writer::with(options, metrics.clone(), Box::new(create));
     let journal = Journal::with(writer, &metrics, RING_BYTES).unwrap();
-    let mut tap = journal.stream(Kind::Recognition, "ear", 16_000).unwrap();
+    let mut tap = journal.stream(Kind::Hearing, "ear", 16_000).unwrap();
     for _ in 0..4 {
         tap.audio(&[0.0; 16_384]);
     }
@@ -198,7 +198,7 @@ fn a_slow_disk_costs_pieces_and_no_time() {
     let writer = Writer::with(options, metrics.clone(), Box::new(create));
     // Room for three pieces beside those that the writer has taken.
     let journal = Journal::with(writer, &metrics, 3 * (PIECE + 256)).unwrap();
-    let mut tap = journal.stream(Kind::Recognition, "ear", 16_000).unwrap();
+    let mut tap = journal.stream(Kind::Hearing, "ear", 16_000).unwrap();
     // The writer waits for the disk all the while, and this returns all the same.
     for _ in 0..100 {
         tap.audio(&[0.0; PIECE / 2]);

@@ -1,0 +1,123 @@
+//! A speaker with the voices that it has ready.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use voce_engine::stage::weight_bytes;
+use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, Voice, VoiceChoice};
+
+use super::{Ask, MouthOptions, OPENAI_VOICES};
+use crate::core::limits;
+use crate::core::models::Model;
+use crate::core::query::short;
+
+/// What all replicas of a voice model are asked in the same way.
+pub(super) struct Manner {
+    /// What requests start from.
+    pub(super) request: SpeakRequest,
+    /// The voice when none is asked for; the model's own when absent.
+    pub(super) voice: Option<String>,
+    /// Other names of voices.
+    pub(super) aliases: Vec<(String, String)>,
+}
+
+impl Manner {
+    pub(super) fn new(options: &MouthOptions) -> Self {
+        Self {
+            request: options.request.clone(),
+            voice: options.voice.clone(),
+            aliases: options.voice_aliases.clone(),
+        }
+    }
+}
+
+/// An opened voice model.
+pub(super) struct Loaded {
+    pub(super) speaker: Speaker,
+    manner: Arc<Manner>,
+    voices: Mutex<HashMap<String, Voice>>,
+}
+
+impl Loaded {
+    pub(super) fn new(speaker: Speaker, manner: Arc<Manner>) -> Self {
+        Self { speaker, manner, voices: Mutex::default() }
+    }
+
+    fn voices(&self) -> MutexGuard<'_, HashMap<String, Voice>> {
+        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of the voice when none is asked for.
+    pub(super) fn default_voice(&self) -> Option<String> {
+        self.manner.voice.clone().or_else(|| self.speaker.default_voice())
+    }
+
+    /// Names of the voices.
+    pub(super) fn voice_names(&self) -> Vec<String> {
+        self.speaker.voice_names()
+    }
+
+    /// A request as the engine takes it.
+    pub(super) fn request(&self, ask: &Ask) -> Result<SpeakRequest, EngineError> {
+        let mut request = self.manner.request.clone();
+        request.voice = self.voice(ask)?;
+        request.seed = ask.seed.unwrap_or_else(random_seed);
+        request.temperature = ask.temperature.or(request.temperature);
+        Ok(request)
+    }
+
+    /// The voice of a request. Only names are taken, never paths: clients have no business with files.
+    fn voice(&self, ask: &Ask) -> Result<VoiceChoice, EngineError> {
+        let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
+        let alias = |v| self.manner.aliases.iter().find(|(alias, _)| alias == v);
+        let asked = asked.map(|v| alias(v).map_or(v, |(_, name)| name.as_str()));
+        let known = self.voice_names();
+        let name = match asked {
+            Some(name) if known.iter().any(|k| k == name) => Some(name.to_owned()),
+            Some(name) if !ask.any_voice && !OPENAI_VOICES.contains(&name) => {
+                return Err(EngineError::UnknownVoice { name: short(name), known });
+            }
+            _ => self.default_voice(),
+        };
+        let Some(name) = name else { return Ok(VoiceChoice::Default) };
+        if let Some(voice) = self.voices().get(&name) {
+            return Ok(voice.clone().into());
+        }
+        let voice = self.speaker.voice(&name)?;
+        let mut cache = self.voices();
+        if cache.len() >= limits::VOICE_CACHE {
+            cache.clear();
+        }
+        cache.insert(name, voice.clone());
+        Ok(voice.into())
+    }
+
+    /// Forgets a voice whose file has changed.
+    pub(super) fn forget(&self, name: &str) {
+        self.voices().remove(name);
+    }
+}
+
+impl Model for Loaded {
+    fn pulse(&self) -> &Arc<Pulse> {
+        self.speaker.pulse()
+    }
+
+    fn bytes(&self) -> usize {
+        weight_bytes(&self.speaker.info().stages)
+    }
+
+    fn is_on_device(&self) -> bool {
+        self.speaker.info().device.is_some()
+    }
+
+    fn warm(&self) -> Result<(), EngineError> {
+        self.voice(&Ask { any_voice: true, ..Ask::default() })?;
+        self.speaker.warm()
+    }
+}
+
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
+}
