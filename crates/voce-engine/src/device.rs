@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, Weak};
 
 use voce_nn::{Formats, Loader, Precision};
-use voce_runtime::cuda::{self, CudaError, Device, Tuning};
+use voce_runtime::cuda::{self, CudaError, Device, Reserved, Tuning};
 use voce_runtime::{Exec, Isa};
 
 use crate::EngineError;
@@ -144,6 +144,15 @@ impl Place {
     /// An executor like any other; `threads` are those of a CPU.
     pub(crate) fn exec(&self, threads: usize) -> Result<Exec, EngineError> {
         self.exec_with(threads, false)
+    }
+}
+
+/// Whether everything that `slots` slots need has its memory; the error says how many would.
+pub(crate) fn has_room(reserved: Reserved, slots: usize) -> Result<(), EngineError> {
+    let each = (reserved.given + reserved.missing) / slots.max(1);
+    match reserved.missing {
+        0 => Ok(()),
+        _ => Err(EngineError::NoRoom { slots, fit: reserved.fit(slots), each }),
     }
 }
 

@@ -10,6 +10,7 @@ use voce_models::speech::{
     Frame, Line, Made, Passage, PassageEnd, Prompt, Script, Speech, SpeechError, SpeechInfo, StepTimes,
     Synth, Vocoder, VocoderRoom, VoiceError, VoiceSource, VoiceTensor,
 };
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError, Span};
 use voce_text::TextError;
 
@@ -140,12 +141,8 @@ struct Slots {
 }
 
 impl Synth for Slots {
-    fn reserve(&mut self, _: &mut Exec) -> Result<(), RuntimeError> {
-        Ok(())
-    }
-
-    fn slot_bytes(&self) -> usize {
-        0
+    fn reserve(&mut self, _: &mut Exec) -> Result<Reserved, RuntimeError> {
+        Ok(Reserved::default())
     }
 
     fn begin(&mut self, _: &mut Exec, prompts: &[Prompt]) -> Result<(), RuntimeError> {
@@ -204,8 +201,8 @@ struct Tones {
 }
 
 impl Vocoder for Tones {
-    fn reserve(&mut self, _: &mut Exec) -> Result<(), RuntimeError> {
-        Ok(())
+    fn reserve(&mut self, _: &mut Exec) -> Result<Reserved, RuntimeError> {
+        Ok(Reserved::default())
     }
 
     fn start(&mut self, _: &mut Exec, slot: usize, _: Option<&Voice>) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use voce_engine::EngineError;
 use voce_engine::talker::{HungUp, TalkEvent, TalkRequest, TalkStream, Talker, TalkerOptions};
 use voce_models::dialogue::{Dialogue, DialogueError, DialogueInfo, Partner, Uttered};
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
 
 const FRAME: usize = 8;
@@ -51,12 +52,8 @@ impl Dialogue for Echo {
 }
 
 impl Partner for EchoSlots {
-    fn reserve(&mut self, _: &mut Exec) -> Result<(), RuntimeError> {
-        Ok(())
-    }
-
-    fn slot_bytes(&self) -> usize {
-        FRAME * size_of::<f32>()
+    fn reserve(&mut self, _: &mut Exec) -> Result<Reserved, RuntimeError> {
+        Ok(Reserved::default())
     }
 
     fn start(&mut self, _: &mut Exec, slot: usize, request: &TalkRequest) {

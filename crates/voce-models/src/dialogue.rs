@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
 
 use crate::stage::StageInfo;
@@ -52,11 +53,8 @@ pub struct TalkRequest {
 
 /// All slots of one lane. What a slot says depends on what it heard alone.
 pub trait Partner: Send {
-    /// Makes sure of the device memory that all slots and a step of all of them need.
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
-
-    /// Device bytes that one slot holds between steps.
-    fn slot_bytes(&self) -> usize;
+    /// Takes the device memory that all slots and a step of all of them need, and says what is missing.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError>;
 
     /// Starts a conversation in a slot.
     fn start(&mut self, exec: &mut Exec, slot: usize, request: &TalkRequest);

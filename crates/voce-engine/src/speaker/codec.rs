@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voce_models::speech::{Frame, Speech, SpokenWord, Vocoder, VocoderRoom, Voice};
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError, Span};
 
 use super::stream::{AudioChunk, Output, Sound};
@@ -149,8 +150,8 @@ impl CodecStage {
         }
     }
 
-    /// Takes the device memory that all slots need.
-    pub(super) fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
+    /// Takes the device memory that all slots need, and says what is missing.
+    pub(super) fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
         self.vocoder.reserve(exec)
     }
 
@@ -260,7 +261,7 @@ impl CodecStage {
             let chunk = AudioChunk { samples, words };
             self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, chunk });
         }
-        if exec.device().is_none() {
+        if exec.shares_memory() {
             self.hand_over();
         }
         true
@@ -272,7 +273,7 @@ impl CodecStage {
         self.frames.clear();
         self.words.clear();
         let mut room = self.room.frames;
-        let crowd = exec.device().is_some() && self.slots.iter().flatten().count() >= CROWD;
+        let crowd = exec.wants_few_sizes() && self.slots.iter().flatten().count() >= CROWD;
         let group = if crowd { 1 } else { self.room.slot_frames };
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let Some(s) = slot else { continue };

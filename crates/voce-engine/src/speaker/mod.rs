@@ -26,7 +26,7 @@ pub use voce_models::speech::{
 };
 
 use crate::EngineError;
-use crate::device::Place;
+use crate::device::{Place, has_room};
 use crate::family::{self, OpenedSpeech, Shelf};
 use crate::lane::{Lane, Team};
 use crate::packed;
@@ -143,7 +143,6 @@ impl Speaker {
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let pulse = Pulse::new(Duration::from_secs_f64(kind.frame_seconds()), 2);
         let mut synth = speech.synth(slots);
-        place.holds(slots, synth.slot_bytes())?;
         let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
         let lm_threads = if beside { threads - codec_threads } else { threads };
         let tracer = trace(if beside { "codec" } else { "model" });
@@ -153,16 +152,16 @@ impl Speaker {
         let codec_team = beside.then(|| Team::at(&place, codec_threads, options.pin, false)).transpose()?;
         // The model makes what the codec waits for, in many small steps.
         let mut team = Team::at(&place, lm_threads, options.pin, true)?;
-        synth.reserve(&mut team.exec)?;
+        has_room(synth.reserve(&mut team.exec)?, slots)?;
         let codec = match codec_team {
             Some(mut codec_team) => {
-                stage.reserve(&mut codec_team.exec)?;
+                has_room(stage.reserve(&mut codec_team.exec)?, slots)?;
                 let (codec, thread) = Codec::beside(stage, codec_team, pulse.clone())?;
                 handles.push(thread);
                 codec
             }
             None => {
-                stage.reserve(&mut team.exec)?;
+                has_room(stage.reserve(&mut team.exec)?, slots)?;
                 Codec::InLine(Box::new(stage))
             }
         };

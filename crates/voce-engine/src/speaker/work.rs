@@ -230,7 +230,7 @@ impl SpeakWork {
     /// Gives free slots to the next passages, in turn over the requests. All prompts together take a GPU no longer than
     /// a few frames of all streams, so those that wait begin as one batch; a CPU begins one between two frames.
     fn begin(&mut self, exec: &mut Exec) -> bool {
-        let most = if exec.device().is_some() { self.slots.len() } else { 1 };
+        let most = if exec.wants_batches() { self.slots.len() } else { 1 };
         let (mut prompts, mut broken) = (Vec::new(), false);
         while prompts.len() < most
             && let Some((id, prompt)) = self.next_prompt()

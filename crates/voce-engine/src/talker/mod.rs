@@ -17,7 +17,7 @@ pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
 pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
 
 use crate::EngineError;
-use crate::device::Place;
+use crate::device::{Place, has_room};
 use crate::fault::Faults;
 use crate::lane::{Lane, Team, default_threads};
 use crate::pulse::Pulse;
@@ -89,9 +89,8 @@ impl Talker {
         let frame = Duration::from_secs_f64(info.frame_size as f64 / info.sample_rate as f64);
         let pulse = Pulse::new(frame, 1);
         let mut partner = dialogue.partner(slots);
-        place.holds(slots, partner.slot_bytes())?;
         let mut team = Team::at(&place, threads, options.pin, true)?;
-        partner.reserve(&mut team.exec)?;
+        has_room(partner.reserve(&mut team.exec)?, slots)?;
         let (requests, taken) = sync_channel(slots);
         let (waker, stop) = <(Arc<Waker>, Arc<AtomicBool>)>::default();
         let live = Arc::<AtomicUsize>::default();

@@ -149,11 +149,6 @@ impl FlowLm {
         Ok(())
     }
 
-    /// Takes the device memory of a state's keys and values now.
-    pub fn reserve(&self, exec: &mut Exec, state: &mut FlowLmState) -> Result<(), RuntimeError> {
-        Ok(exec.reserve_cache(&mut state.transformer.cache)?)
-    }
-
     /// Makes room for more rows of one pass.
     fn widen(&self, state: &mut FlowLmState, rows: usize) {
         if state.x.rows() < rows {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voce_nn::Watch;
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
 
 use super::flow_lm::{FlowLm, FlowLmState};
@@ -16,6 +17,8 @@ use crate::speech::{Frame, Line, Made, PassageEnd, Prompt, StepTimes, Synth, Voi
 const POSITION_STEP: usize = 128;
 /// Positions that every slot of a device has from the start: a voice of half a minute, a passage of text and its frames.
 const RESERVED_POSITIONS: usize = 768;
+/// Tokens of each slot's text for which a device has memory from the start.
+const RESERVED_TOKENS: usize = 64;
 
 /// What a model's configuration says about every passage.
 #[derive(Clone, Copy, Debug)]
@@ -157,24 +160,27 @@ impl PocketSynth {
 }
 
 impl Synth for PocketSynth {
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
         if exec.shares_memory() {
-            return Ok(());
+            return Ok(Reserved::default());
         }
-        self.make_room(exec, RESERVED_POSITIONS)?;
-        let Some(state) = &mut self.state else { return Ok(()) };
-        self.lm.reserve(exec, state)?;
-        let all: Vec<usize> = (0..self.slots.len()).collect();
+        let slots = self.slots.len();
+        let mut state = self.lm.state(slots, RESERVED_POSITIONS);
+        let all: Vec<usize> = (0..slots).collect();
         let streams: Vec<_> = all.iter().map(|&slot| (slot, &*self.nobody)).collect();
-        self.lm.start_all(exec, state, &streams);
-        self.noise.clear();
-        self.noise.resize(all.len() * self.lm.latent_dim(), 0.0);
-        self.lm.step(exec, state, &all, &self.noise, 1);
-        Ok(exec.status()?)
-    }
-
-    fn slot_bytes(&self) -> usize {
-        self.lm.cache_spec(1, RESERVED_POSITIONS).bytes()
+        let text = [0; RESERVED_TOKENS];
+        let texts: Vec<(usize, &[u32])> = all.iter().map(|&slot| (slot, &text[..])).collect();
+        let noise = vec![0.0; slots * self.lm.latent_dim()];
+        // Everybody begins at once, and speaks: no step is larger.
+        let reserved = exec.rehearse(|exec| {
+            for _ in 0..2 {
+                self.lm.start_all(exec, &mut state, &streams);
+                self.lm.prefill_texts(exec, &mut state, &texts);
+                self.lm.step(exec, &mut state, &all, &noise, 1);
+            }
+        })?;
+        self.state = Some(state);
+        Ok(reserved)
     }
 
     fn begin(&mut self, exec: &mut Exec, prompts: &[Prompt]) -> Result<(), RuntimeError> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError, Span};
 
 use crate::mimi::{MimiDecoder, MimiDecoderState};
@@ -32,10 +33,7 @@ impl PocketVocoder {
 }
 
 impl Vocoder for PocketVocoder {
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
-        if exec.shares_memory() {
-            return Ok(());
-        }
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
         // The largest call there can be, which takes all the memory that any takes.
         let VocoderRoom { slots, frames, slot_frames } = self.room;
         let mut left = frames;
@@ -46,8 +44,7 @@ impl Vocoder for PocketVocoder {
                 (rows > 0).then_some(Span { slot, rows })
             })
             .collect();
-        self.silence(exec, &spans);
-        Ok(exec.status()?)
+        Ok(exec.rehearse(|exec| (0..2).for_each(|_| self.silence(exec, &spans)))?)
     }
 
     fn start(&mut self, _exec: &mut Exec, slot: usize, _voice: Option<&Voice>) {

@@ -9,6 +9,7 @@ mod voice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError, Span};
 use voce_text::TextError;
 
@@ -134,12 +135,9 @@ pub struct Prompt {
 
 /// All slots of one lane, from text to frames. A slot's frames depend on its own prompt and text alone.
 pub trait Synth: Send {
-    /// Makes sure of the device memory that all slots and the largest step need. After it, beginning a passage of usual
-    /// length and stepping it take no more.
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
-
-    /// Device bytes that one slot holds between steps.
-    fn slot_bytes(&self) -> usize;
+    /// Takes the device memory that all slots and the largest step need, and says what is missing. After it, beginning a
+    /// passage of usual length and stepping it take no more.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError>;
 
     /// Begins passages. When there is no memory for them, none of them has begun and the others go on.
     fn begin(&mut self, exec: &mut Exec, prompts: &[Prompt]) -> Result<(), RuntimeError>;
@@ -221,8 +219,8 @@ pub struct VocoderRoom {
 
 /// All slots of one lane, from frames to samples. A slot's samples depend on its own frames alone.
 pub trait Vocoder: Send {
-    /// Makes sure of the device memory that all slots and the largest call need.
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
+    /// Takes the device memory that all slots and the largest call need, and says what is missing.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError>;
 
     /// Starts a slot anew, as the first frame of a passage finds it; what a voice brings along is not heard.
     fn start(&mut self, exec: &mut Exec, slot: usize, voice: Option<&Voice>);
