@@ -122,7 +122,7 @@ def main():
     ap.add_argument("--voce", help="path of the voce binary")
     ap.add_argument("--voce-args", default="", help="more arguments, such as '--precision int8'")
     ap.add_argument("--voce-threads", type=int, nargs="+", default=[1, 2], help="thread counts for voce, ptts and the C++ port")
-    ap.add_argument("--pocket-python", help="a python with requirements-pocket-tts.txt installed")
+    ap.add_argument("--pocket-python", "--peer-python", dest="pocket_python", help="a python with requirements-pocket-tts.txt installed")
     ap.add_argument("--ptts-python", help="a python with requirements-ptts.txt installed")
     ap.add_argument("--cpp-binary", help="the PocketTTS.cpp program (cpp_port.md says how to build it)")
     ap.add_argument("--cpp-models", help="the folder of its exported models")

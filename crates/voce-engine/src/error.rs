@@ -11,7 +11,7 @@ use voce_nn::WeightError;
 use voce_runtime::RuntimeError;
 use voce_text::{TextError, TokenizerError};
 
-use crate::store::{Family, StoreError};
+use crate::store::{StoreError, Task};
 
 /// Errors of the engine; each has a short code for scripts and metrics.
 #[derive(Debug, thiserror::Error)]
@@ -55,15 +55,29 @@ pub enum EngineError {
         "{0}: no recogniser here: give a .nemo file, or a folder with config.json, model.safetensors and tokenizer.json"
     )]
     NoRecogniser(PathBuf),
-    /// A model that does something else than hear.
-    #[error(
-        "{id} is a {family} model and cannot be used to hear: give a Parakeet, Nemotron or FastConformer model"
-    )]
-    NotARecogniser {
+    /// A model that is for something else.
+    #[error("'{id}' is {}", other_task(*.task))]
+    OtherTask {
         /// The model.
         id: String,
-        /// What it is.
-        family: Family,
+        /// What it is for.
+        task: Task,
+    },
+    /// A model of a family that is known by name alone.
+    #[error("'{id}' is a {title} model, which this build cannot run yet")]
+    NotYet {
+        /// The model.
+        id: String,
+        /// What such models are called.
+        title: &'static str,
+    },
+    /// A part of other models, such as a codec.
+    #[error("'{id}' is a {title}, a part of other models: it neither speaks nor hears by itself")]
+    OnlyAPart {
+        /// The files.
+        id: String,
+        /// What such parts are called.
+        title: &'static str,
     },
     /// A file cannot be read.
     #[error("{path}: {source}")]
@@ -138,10 +152,12 @@ pub enum EngineError {
         rule: &'static str,
     },
     /// A size of model that nobody knows.
-    #[error("shape '{asked}': use {}", .has.join(", "))]
+    #[error("'{asked}' is no shape for {task}: use {}", .has.join(", "))]
     BadShape {
         /// As asked for.
         asked: String,
+        /// What the model was to do.
+        task: Task,
         /// Those there are.
         has: Vec<&'static str>,
     },
@@ -203,6 +219,14 @@ pub enum EngineError {
     Snapshot(String),
 }
 
+fn other_task(task: Task) -> &'static str {
+    match task {
+        Task::Speech => "a voice model: use `voce say`, or give a recogniser",
+        Task::Hearing => "a recogniser: use `voce hear`, or give a voice model",
+        Task::Dialogue => "a dialogue model: it does not only speak or only hear",
+    }
+}
+
 fn list(names: &[String]) -> String {
     if names.is_empty() { "none here".into() } else { names.join(", ") }
 }
@@ -231,9 +255,9 @@ impl EngineError {
         match self {
             EngineError::Store(e) => e.code(),
             EngineError::Config { .. } | EngineError::NoConfig(_) => "bad_config",
-            EngineError::Recogniser { .. }
-            | EngineError::NoRecogniser(_)
-            | EngineError::NotARecogniser { .. } => "bad_config",
+            EngineError::Recogniser { .. } | EngineError::NoRecogniser(_) => "bad_config",
+            EngineError::OtherTask { .. } => "other_task",
+            EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",
             EngineError::Io { .. } => "io",
             EngineError::Weights(_) => "bad_weights",

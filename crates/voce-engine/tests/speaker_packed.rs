@@ -50,3 +50,20 @@ fn the_second_start_reads_what_the_first_packed() {
     }
     assert_eq!(kept(&store).len(), 2, "a file per precision");
 }
+
+#[test]
+fn a_flipped_bit_is_never_heard_and_is_mended() {
+    let empty = Empty::new();
+    let store = Store::new(Settings { keep_packed: Some(0), ..empty.store.settings().clone() });
+    let plain = say(&store, Precision::Int8);
+    let [file] = &kept(&store)[..] else { panic!("one file") };
+    let whole = std::fs::read(file).unwrap();
+    for at in [whole.len() / 3, whole.len() / 2, whole.len() - 1] {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x40;
+        std::fs::write(file, flipped).unwrap();
+        assert!(say(&store, Precision::Int8) == plain, "a bit of byte {at}");
+        // The speaker waits for what it writes before it is gone.
+        assert!(std::fs::read(file).unwrap() == whole, "byte {at} is right again");
+    }
+}

@@ -2,20 +2,27 @@
 //!
 //! The file is read into the huge-page memory that weights live in, not mapped: reading costs a few
 //! milliseconds per hundred megabytes, and small pages would cost bandwidth at every step ever after.
+//!
+//! Every matrix has a digest, which is checked as it is read: a power cut or a flipped bit costs the time to pack it
+//! again, and never gives a wrong weight.
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::hash::Hasher as _;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
 use voce_runtime::{Format, Matrix, WeightArena};
 
 /// First bytes of a file; the number is the version of layout and packing.
-const MAGIC: [u8; 16] = *b"voce packed 0001";
+const MAGIC: [u8; 16] = *b"voce packed 0002";
 /// Bytes that an index has at most.
 const MAX_INDEX: u64 = 16 << 20;
+/// Bytes that are read before they are digested: they are still in a core's cache then.
+const PIECE: usize = 256 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct Index {
@@ -30,6 +37,8 @@ struct Entry {
     inputs: usize,
     /// From the end of the index.
     at: u64,
+    /// Of the name and the bytes.
+    digest: u64,
 }
 
 struct Open {
@@ -75,14 +84,26 @@ impl PackedCache {
         let mut guard = self.open.lock().unwrap_or_else(|e| e.into_inner());
         let open = guard.as_mut()?;
         let entry = open.entries.get(&name).filter(|e| (e.outputs, e.inputs) == (n, k)).copied()?;
-        let read = open
-            .file
-            .seek(SeekFrom::Start(open.base + entry.at))
-            .and_then(|_| Matrix::read_packed(arena, format, n, k, |out| open.file.read_exact(out)));
+        let mut digest = Digest::new(&name);
+        let file = &mut open.file;
+        let read = file.seek(SeekFrom::Start(open.base + entry.at)).and_then(|_| {
+            Matrix::read_packed(arena, format, n, k, |out| {
+                out.chunks_mut(PIECE).try_for_each(|piece| {
+                    file.read_exact(piece)?;
+                    digest.0.write(piece);
+                    Ok(())
+                })
+            })
+        });
         match read {
-            Ok(matrix) => {
+            Ok(matrix) if digest.0.finish() == entry.digest => {
                 self.known().matrices.insert(name, matrix.clone());
                 Some(matrix)
+            }
+            Ok(_) => {
+                tracing::warn!(path = %self.path.display(), "packed weights '{name}' are damaged: packing them again");
+                open.entries.remove(&name);
+                None
             }
             Err(e) => {
                 tracing::warn!(path = %self.path.display(), "packed weights cannot be read: {e}");
@@ -111,16 +132,19 @@ impl PackedCache {
             return Ok(());
         }
         let mut at = 0;
-        let entries = known.matrices.iter().map(|(name, m)| {
-            let entry = Entry { outputs: m.outputs(), inputs: m.inputs(), at };
+        let mut entries = BTreeMap::new();
+        for (name, m) in &known.matrices {
+            let mut digest = Digest::new(name);
+            m.write_packed(&mut digest)?;
+            let entry = Entry { outputs: m.outputs(), inputs: m.inputs(), at, digest: digest.0.finish() };
             at += Matrix::packed_bytes(m.format(), m.outputs(), m.inputs()) as u64;
-            (name.clone(), entry)
-        });
-        let index = Index { entries: entries.collect(), source: self.source.clone() };
-        let index = serde_json::to_vec(&index)?;
+            entries.insert(name.clone(), entry);
+        }
+        let index = serde_json::to_vec(&Index { entries, source: self.source.clone() })?;
         let partial = self.path.with_extension(format!("partial-{}", std::process::id()));
-        let written =
-            write(&partial, &index, &known.matrices).and_then(|()| std::fs::rename(&partial, &self.path));
+        let written = write(&partial, &index, &known.matrices)
+            .and_then(|()| std::fs::rename(&partial, &self.path))
+            .and_then(|()| sync_folder(&self.path));
         if written.is_err() {
             let _ = std::fs::remove_file(&partial);
         }
@@ -129,6 +153,37 @@ impl PackedCache {
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// A digest on its way: 64 bits, made as fast as memory is read.
+struct Digest(XxHash3_64);
+
+impl Digest {
+    /// Of a matrix's bytes under this name: those of another one of the same shape would not do.
+    fn new(name: &str) -> Self {
+        let mut digest = XxHash3_64::new();
+        digest.write(name.as_bytes());
+        Self(digest)
+    }
+}
+
+impl Write for Digest {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes a rename last: the name is on the disk when this returns.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if cfg!(unix) => File::open(folder)?.sync_all(),
+        _ => Ok(()),
     }
 }
 
@@ -169,7 +224,8 @@ fn write(path: &Path, index: &[u8], matrices: &BTreeMap<String, Matrix>) -> std:
     for matrix in matrices.values() {
         matrix.write_packed(&mut out)?;
     }
-    out.flush()
+    // On the disk before it has its name, or a power cut could leave the name with half of the bytes.
+    out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
 }
 
 #[cfg(test)]
@@ -236,6 +292,58 @@ mod tests {
         bytes[20] = 0xff;
         std::fs::write(&path, &bytes).unwrap();
         assert!(load(&path, "v1", false) == (3, first), "an index of terabytes");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_found_and_mended() {
+        let dir = folder("bits");
+        let path = dir.join("model.packed");
+        let (_, first) = load(&path, "v1", true);
+        let whole = std::fs::read(&path).unwrap();
+        let index = u64::from_le_bytes(whole[16..24].try_into().unwrap()) as usize;
+        for at in (0..whole.len()).step_by(97).chain(0..24 + index).chain([whole.len() - 1]) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            std::fs::write(&path, &bytes).unwrap();
+            let (made, values) = load(&path, "v1", false);
+            assert!(values == first, "a bit of byte {at} was flipped");
+            assert!(made > 0 || at < 24 + index, "byte {at} of a matrix");
+            if at >= 24 + index {
+                assert_eq!(made, 1, "only the matrix of byte {at} is packed again");
+            }
+        }
+        // What was packed again is written, and the next load needs nothing.
+        let mut bytes = whole.clone();
+        bytes[24 + index + 5] ^= 0x10;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(load(&path, "v1", true).0, 1);
+        assert!(std::fs::read(&path).unwrap() == whole);
+        assert!(load(&path, "v1", true) == (0, first));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_matrix_under_another_name_is_not_taken() {
+        let dir = folder("names");
+        let path = dir.join("model.packed");
+        let arena = WeightArena::new();
+        let matrix = |seed: f32| {
+            let values: Vec<f32> = (0..64 * 64).map(|i| seed + i as f32).collect();
+            Matrix::pack(&arena, Format::F32, 64, 64, &values)
+        };
+        let cache = PackedCache::new(path.clone(), "v1".into());
+        cache.put("a", &matrix(0.0));
+        cache.put("b", &matrix(1.0));
+        cache.save().unwrap();
+        let text = std::fs::read(&path).unwrap();
+        let at = text.windows(5).position(|w| w == b"a:f32").unwrap();
+        let mut renamed = text.clone();
+        renamed[at] = b'c';
+        std::fs::write(&path, renamed).unwrap();
+        let cache = PackedCache::new(path.clone(), "v1".into());
+        assert!(cache.get(&arena, "b", Format::F32, 64, 64).is_some());
+        assert!(cache.get(&arena, "c", Format::F32, 64, 64).is_none(), "the bytes are those of another");
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

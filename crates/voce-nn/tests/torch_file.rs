@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use voce_nn::weights::{TorchFile, Weights};
+use voce_nn::weights::{MAX_NAME, MAX_OPCODES, MAX_TENSORS, TorchFile, Weights};
 use voce_nn::{Loader, WeightError};
 
 fn fixture(name: &str) -> PathBuf {
@@ -88,6 +88,26 @@ fn pickle(offset: u8, shape: &[u8], strides: &[u8]) -> Vec<u8> {
         out.push(b't');
     }
     out.extend(b"\x89NtRu.");
+    out
+}
+
+/// The pickle of a dict that holds one tensor, whose storage is `storage`, under each of these names.
+fn pickle_of(names: impl IntoIterator<Item = String>, storage: &str) -> Vec<u8> {
+    let text = |text: &str| {
+        let mut out = vec![b'X'];
+        out.extend((text.len() as u32).to_le_bytes());
+        out.extend(text.as_bytes());
+        out
+    };
+    let mut out = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((".to_vec();
+    out.extend(b"X\x07\0\0\0storagectorch\nFloatStorage\n");
+    out.extend(text(storage));
+    out.extend(b"X\x03\0\0\0cpuK\x04tQK\0K\x04\x85K\x01\x85\x89NtRq\x000}(");
+    for name in names {
+        out.extend(text(&name));
+        out.extend(b"h\0");
+    }
+    out.extend(b"u.");
     out
 }
 
@@ -214,6 +234,42 @@ fn memo_and_depth_cost_no_stack() {
     let mut marks = vec![b'('; 5 << 20];
     marks.push(b'.');
     assert!(error(&checkpoint(&marks)).contains("too many opcodes"));
+}
+
+#[test]
+fn names_up_to_the_limit_and_not_past_it() {
+    let with = |name: usize, storage: usize| {
+        let storage = "s".repeat(storage);
+        let pickle = pickle_of(["n".repeat(name)], &storage);
+        let place = format!("a/data/{storage}");
+        open(&zip(&[("a/data.pkl", &pickle), (&place, &[0; 16])], false))
+    };
+    let file = with(MAX_NAME, MAX_NAME).unwrap();
+    assert_eq!(file.tensors().next().unwrap().0.len(), MAX_NAME);
+    for (name, storage) in [(MAX_NAME + 1, 1), (1, MAX_NAME + 1)] {
+        let Err(e) = with(name, storage) else { panic!("accepted") };
+        assert!(e.to_string().contains("a name is too long"), "{e}");
+    }
+}
+
+#[test]
+fn tensors_up_to_the_limit_and_not_past_it() {
+    let of = |count: usize| checkpoint(&pickle_of((0..count).map(|i| i.to_string()), "0"));
+    assert_eq!(open(&of(MAX_TENSORS)).unwrap().tensors().count(), MAX_TENSORS);
+    assert!(error(&of(MAX_TENSORS + 1)).contains("too many tensors"));
+    // Tensors that are made and never kept count, too.
+    let rebuild = b"ctorch._utils\n_rebuild_tensor_v2\n(h\x01K\0))\x89NtR0";
+    let start = b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQq\x010";
+    let of = |count: usize| checkpoint(&[&start[..], &rebuild.repeat(count), b"}."].concat());
+    assert_eq!(open(&of(MAX_TENSORS)).unwrap().tensors().count(), 0);
+    assert!(error(&of(MAX_TENSORS + 1)).contains("too many tensors"));
+}
+
+#[test]
+fn opcodes_up_to_the_limit_and_not_past_it() {
+    let of = |count: usize| checkpoint(&[&b"N0".repeat(count / 2 - 1)[..], b"}."].concat());
+    assert_eq!(open(&of(MAX_OPCODES)).unwrap().tensors().count(), 0);
+    assert!(error(&of(MAX_OPCODES + 2)).contains("too many opcodes"));
 }
 
 #[test]

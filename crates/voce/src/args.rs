@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use voce_engine::store::Store;
+use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
@@ -125,17 +125,15 @@ impl From<PrecisionArg> for Precision {
     }
 }
 
-/// The model to use when none is named and it is here.
-const DEFAULT_MODEL: &str = "pocket";
-
 /// Which model.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
-    /// Model: a folder, a catalogue name, owner/repo or hf://... [default: pocket if it was pulled, else the
+    /// Model: a folder, a catalogue name, owner/repo or hf://... [default: the best that was pulled, else the
     /// built-in nano-voice]
     #[arg(short, long, env = "VOCE_MODEL")]
     pub(crate) model: Option<String>,
-    /// Language (english, fr, ...): short for --model pocket-LANGUAGE, over which it wins
+    /// Language (english, fr, ...): short for the default family's model of that language, such as --model
+    /// pocket-french; wins over --model
     #[arg(short, long, env = "VOCE_LANGUAGE")]
     pub(crate) language: Option<String>,
 }
@@ -144,16 +142,24 @@ impl ModelArgs {
     /// The model's reference; the built-in voice is laid out if it is the one.
     pub(crate) fn reference(&self, store: &Store) -> Result<String, Failure> {
         let reference = match (&self.language, &self.model) {
-            (Some(language), _) => format!("pocket-{}", language_name(&language.to_lowercase())),
+            (Some(language), _) => {
+                let family = catalogue::find(best_voice()).map_or("", |entry| entry.family.name());
+                format!("{family}-{}", language_name(&language.to_lowercase()))
+            }
             (None, Some(model)) => model.clone(),
-            (None, None) => match embedded::find(embedded::VOICE) {
-                Some(voice) if store.find(DEFAULT_MODEL).is_err() => voice.name.to_owned(),
-                _ => DEFAULT_MODEL.to_owned(),
-            },
+            (None, None) => {
+                let built_in = || embedded::find(embedded::VOICE).map(|voice| voice.name);
+                store.preferred(Task::Speech).or_else(built_in).unwrap_or(best_voice()).to_owned()
+            }
         };
         embedded::provide(store, &reference)?;
         Ok(reference)
     }
+}
+
+/// The catalogue's voice model to use when none is named.
+pub(crate) fn best_voice() -> &'static str {
+    catalogue::preferred(Task::Speech).first().copied().unwrap_or_default()
 }
 
 /// A language's English name; what is no known code is taken as a name.

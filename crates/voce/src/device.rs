@@ -53,10 +53,10 @@ impl DeviceArgs {
     }
 }
 
-/// What a precision means on a device: `auto` is int8 on a CPU, and bf16 on a GPU, whose memory is faster.
+/// What a precision means on a device.
 pub(crate) fn precision(arg: PrecisionArg, device: Option<&Arc<Device>>) -> Precision {
-    match (arg, device) {
-        (PrecisionArg::Auto, Some(_)) => Precision::Bf16,
-        (arg, _) => arg.into(),
+    match arg {
+        PrecisionArg::Auto => voce_engine::auto_precision(device.is_some()).0,
+        arg => arg.into(),
     }
 }

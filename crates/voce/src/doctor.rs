@@ -1,20 +1,61 @@
 //! `voce doctor`: what this machine is, what will run on it, and about how fast.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use voce_engine::speaker::default_threads;
-use voce_engine::store::{Store, catalogue};
+use voce_engine::store::{Store, Task};
+use voce_engine::{Description, auto, describe_shape, shapes};
 use voce_nn::{Formats, Precision};
-use voce_runtime::{CPU_ENV, Exec, Isa};
+use voce_runtime::{CPU_ENV, Exec, Format, Isa};
 
 use crate::bench::limits::product_rate;
 use crate::console::{Console, bytes, round, table};
 use crate::embedded;
 use crate::failure::Outcome;
 use crate::machine;
-use crate::parameters::Parameters;
 
-/// Frames a second of every Pocket TTS model.
-const FRAME_RATE: f64 = 12.5;
+/// A model to compare machines with: nothing of it is loaded.
+struct Yardstick {
+    task: Task,
+    shape: &'static str,
+    model: Description,
+}
+
+impl Yardstick {
+    fn all() -> Outcome<Vec<Self>> {
+        let mut all = Vec::new();
+        for task in [Task::Speech, Task::Hearing, Task::Dialogue] {
+            if let Some(shape) = shapes(task).next() {
+                all.push(Self { task, shape, model: describe_shape(task, shape)? });
+            }
+        }
+        Ok(all)
+    }
+
+    /// The command that measures it.
+    fn command(&self) -> String {
+        let command = if self.task == Task::Hearing { "hear" } else { "say" };
+        format!("`voce bench {command} --shape {}`", self.shape)
+    }
+
+    /// The key of its figures.
+    fn key(&self) -> String {
+        self.shape.replace(['-', '.'], "_")
+    }
+}
+
+/// What this machine reaches at one precision.
+struct Reached {
+    precision: Precision,
+    formats: Formats,
+    macs_per_s: f64,
+}
+
+impl Reached {
+    /// The real-time factor of one stream if memory were the only limit.
+    fn rtf(&self, model: &Description, read: f64) -> f64 {
+        model.bytes_per_second(&self.formats) / read
+    }
+}
 
 /// Runs the command.
 pub(crate) fn run(console: Console) -> Outcome {
@@ -23,22 +64,29 @@ pub(crate) fn run(console: Console) -> Outcome {
     let isa = Isa::from_env()?;
     let threads = default_threads();
     let names: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
-    let parts = catalogue::find("pocket").map(|e| Parameters::of_shape(&e.shape)).unwrap_or_default();
-    let working_set = parts.frame_bytes(Precision::Int8, isa) as usize;
+    let yardsticks = Yardstick::all()?;
+    let auto = auto();
+    let int8 = Formats::new(Precision::Int8, isa);
+    let working_set = yardsticks.first().map_or(1 << 20, |y| y.model.frame_bytes(&int8) as usize);
     let progress = console.progress();
     progress.set_message("measuring memory bandwidth");
     let one = machine::read_bandwidth(working_set, 1);
     let all = if threads > 1 { machine::read_bandwidth(working_set, threads) } else { one };
     progress.set_message("measuring products");
     let mut exec = Exec::with_isa(threads, isa)?;
-    let mut rates = Vec::new();
-    for p in Precision::ON_CPU {
-        let formats = Formats::new(p, isa);
-        let frame = parts.frame_bytes(p, isa);
-        // Both numbers are floors: no kernel reads faster than memory, and other work comes on top.
-        let rtf = frame as f64 / all * FRAME_RATE;
-        rates.push((p, formats, frame, product_rate(&mut exec, formats.backbone), rtf));
-    }
+    let mut measured: Vec<(Format, f64)> = Vec::new();
+    let mut rate = |format: Format| match measured.iter().find(|(of, _)| *of == format) {
+        Some((_, rate)) => *rate,
+        None => {
+            let rate = product_rate(&mut exec, format);
+            measured.push((format, rate));
+            rate
+        }
+    };
+    let reached = Precision::ON_CPU.map(|precision| {
+        let formats = Formats::new(precision, isa);
+        Reached { precision, formats, macs_per_s: rate(formats.backbone) }
+    });
     progress.finish_and_clear();
     let memory = machine::memory();
     let free = machine::free_disk(&settings.hub_cache);
@@ -51,24 +99,22 @@ pub(crate) fn run(console: Console) -> Outcome {
         Err(e) => e.to_string(),
     };
     if console.json {
-        let precisions: Vec<_> = rates
-            .iter()
-            .map(|(p, f, frame, rate, rtf)| {
-                json!({
-                    "precision": p.name(), "backbone": f.backbone.name(), "linear": f.linear.name(),
-                    "conv": f.conv.name(), "frame_bytes": frame, "gmac_per_s": round(rate / 1e9, 1),
-                    "rtf_limit": round(*rtf, 4),
-                })
-            })
-            .collect();
-        return console.json(&json!({
+        let mut values = json!({
             "cpu": machine::cpu_name(), "cores": machine::cores(), "threads": threads, "isa": isa.name(),
             "isa_available": names, "memory_bytes": memory.map(|m| m.0), "memory_free_bytes": memory.map(|m| m.1),
             "huge_pages": machine::huge_pages(), "read_gb_per_s_1": round(one / 1e9, 2),
             "read_gb_per_s": round(all / 1e9, 2), "hub_cache": settings.hub_cache, "voce_home": settings.voce_home,
             "free_disk_bytes": free, "offline": settings.offline, "sound_card": device, "gpu": gpus.is_ok(), "gpus": gpu,
-            "models": fetched, "embedded": built_in, "pocket_100m": precisions,
-        }));
+            "models": fetched, "embedded": built_in,
+            "auto": {
+                "device": auto.device.to_string(), "device_reason": auto.device_reason,
+                "precision": auto.precision.name(), "precision_reason": auto.precision_reason,
+            },
+        });
+        if let Value::Object(values) = &mut values {
+            values.extend(figures(&yardsticks, &reached, all));
+        }
+        return console.json(&values);
     }
     let unknown = || "unknown".to_owned();
     let facts = [
@@ -81,6 +127,8 @@ pub(crate) fn run(console: Console) -> Outcome {
         ("huge pages", machine::huge_pages().unwrap_or_else(unknown)),
         ("bandwidth", format!("{:.1} GB/s with 1 thread, {:.1} with {threads}", one / 1e9, all / 1e9)),
         ("GPU", gpu),
+        ("--device", format!("auto is {}: {}", auto.device, auto.device_reason)),
+        ("--precision", format!("auto is {}: {}", auto.precision, auto.precision_reason)),
         (
             "sound card",
             if device { "built in".into() } else { "not built in: build with --features device".to_owned() },
@@ -94,31 +142,57 @@ pub(crate) fn run(console: Console) -> Outcome {
         ("network", if settings.offline { "offline mode is on".into() } else { settings.endpoint.clone() }),
     ];
     let mut out = table(&facts.map(|(name, value)| vec![name.to_owned(), value]), &[]);
+    for yardstick in &yardsticks {
+        out.push_str(&limits(yardstick, &reached, all));
+    }
+    console.result(&out)
+}
+
+/// The figures of every yardstick, by its name.
+fn figures(yardsticks: &[Yardstick], reached: &[Reached], read: f64) -> Map<String, Value> {
+    let row = |model: &Description, r: &Reached| {
+        json!({
+            "precision": r.precision.name(), "backbone": r.formats.backbone.name(),
+            "linear": r.formats.linear.name(), "conv": r.formats.conv.name(),
+            "frame_bytes": model.frame_bytes(&r.formats), "gmac_per_s": round(r.macs_per_s / 1e9, 1),
+            "rtf_limit": round(r.rtf(model, read), 4),
+        })
+    };
+    let rows = |y: &Yardstick| reached.iter().map(|r| row(&y.model, r)).collect::<Vec<_>>();
+    yardsticks.iter().map(|y| (y.key(), rows(y).into())).collect()
+}
+
+/// A yardstick's table.
+fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64) -> String {
     let mut rows = vec![
         ["PRECISION", "BACKBONE", "LINEAR", "CONV", "GMAC/S", "PER FRAME", "RTF AT BEST"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for (p, f, frame, rate, rtf) in rates {
+    for r in reached {
+        let (p, f) = (r.precision, &r.formats);
         rows.push(vec![
             if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() },
             f.backbone.name().into(),
             f.linear.name().into(),
             f.conv.name().into(),
-            format!("{:.0}", rate / 1e9),
-            bytes(frame),
-            format!("{rtf:.4}"),
+            format!("{:.0}", r.macs_per_s / 1e9),
+            bytes(yardstick.model.frame_bytes(f)),
+            format!("{:.4}", r.rtf(&yardstick.model, read)),
         ]);
     }
-    out.push_str("\nWhat runs, and the real-time factor of pocket-100m if memory were the only limit:\n");
-    out.push_str(&table(&rows, &[4, 5, 6]));
-    out.push_str("`voce bench say --shape pocket-100m` measures the real one.\n");
-    console.result(&out)
+    format!(
+        "\nWhat runs, and the real-time factor of {} if memory were the only limit ({} measures the real one):\n{}",
+        yardstick.shape,
+        yardstick.command(),
+        table(&rows, &[4, 5, 6]),
+    )
 }
 
 /// The precisions that a GPU has kernels for.
 fn gpu_precisions(gpu: &voce_runtime::cuda::DeviceInfo) -> String {
     let runs = Precision::ON_GPU.into_iter().filter(|p| *p != Precision::Fp8 || gpu.has_fp8());
-    let name = |p: Precision| if p == Precision::Bf16 { format!("{p} (auto)") } else { p.to_string() };
+    let auto = voce_engine::auto_precision(true).0;
+    let name = |p: Precision| if p == auto { format!("{p} (auto)") } else { p.to_string() };
     runs.map(name).collect::<Vec<_>>().join(", ")
 }

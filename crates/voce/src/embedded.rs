@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-use voce_engine::store::{Family, Installed, Origin, Store};
+use voce_engine::store::{Family, Installed, Origin, Store, Task};
 
 use crate::failure::{Failure, Outcome};
 use crate::whole_file;
@@ -23,6 +23,7 @@ const ENDS: usize = 64 << 10;
 pub(crate) struct Embedded {
     pub(crate) name: &'static str,
     pub(crate) family: Family,
+    pub(crate) task: Task,
     pub(crate) language: &'static str,
     pub(crate) licence: &'static str,
     /// What it was trained on.
@@ -45,6 +46,7 @@ static MODELS: [Embedded; 2] = [
     Embedded {
         name: VOICE,
         family: Family::Pocket,
+        task: Task::Speech,
         language: "english",
         licence: "MIT OR Apache-2.0",
         data: "352 h of synthetic speech (hibari-tts, Apache-2.0) of free texts",
@@ -54,6 +56,7 @@ static MODELS: [Embedded; 2] = [
     Embedded {
         name: EAR,
         family: Family::FastConformer,
+        task: Task::Hearing,
         language: "english",
         licence: "MIT OR Apache-2.0",
         data: "11.4 h of recorded speech (LibriSpeech, speechocean762, AN4, LJ Speech) and 104.6 h of synthetic speech (Kokoro-82M, nano-voice)",

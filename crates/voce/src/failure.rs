@@ -65,6 +65,7 @@ impl From<StoreError> for Failure {
             StoreError::Cancelled if crate::interrupt::raised() => Failure::Interrupted,
             StoreError::BadReference { .. }
             | StoreError::UnknownModel { .. }
+            | StoreError::UnknownFamily { .. }
             | StoreError::BadVoiceName { .. }
             | StoreError::UnknownVoice { .. }
             | StoreError::BadSetting { .. }
@@ -93,6 +94,9 @@ impl From<EngineError> for Failure {
             | EngineError::BadShape { .. }
             | EngineError::Speech(_)
             | EngineError::Dialogue(_)
+            | EngineError::OtherTask { .. }
+            | EngineError::NotYet { .. }
+            | EngineError::OnlyAPart { .. }
             | EngineError::Chunk { .. }
             | EngineError::Language { .. }
             | EngineError::NoFp8

@@ -14,7 +14,6 @@ mod interrupt;
 mod machine;
 mod manual;
 mod models;
-mod parameters;
 mod pull;
 mod say;
 mod serve;

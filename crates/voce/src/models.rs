@@ -1,7 +1,8 @@
 //! `voce list` and `voce rm`: the models of this machine and of the catalogue.
 
 use serde_json::{Value, json};
-use voce_engine::store::{Family, Installed, RECOGNISERS, Reference, Store, catalogue};
+use voce_engine::store::catalogue::{self, Extra};
+use voce_engine::store::{Entry, Installed, Origin, Reference, Store, Task};
 
 use crate::args::{ListArgs, RmArgs};
 use crate::console::{Console, bytes, table};
@@ -12,32 +13,41 @@ use crate::failure::{Failure, Outcome};
 pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
     let store = Store::from_env()?;
     let installed = store.list();
-    let mut rows = vec![["ID", "FAMILY", "SIZE", "STATE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["ID", "FAMILY", "TASK", "SIZE", "STATE"].map(str::to_owned).to_vec()];
     let mut values: Vec<Value> = Vec::new();
     for model in embedded::all() {
         rows.push(vec![
             model.name.into(),
             model.family.name().into(),
+            model.task.name().into(),
             bytes(model.bytes()),
             format!("built in: {}, {}", model.language_name(), model.licence),
         ]);
         values.push(json!({
-            "id": model.name, "family": model.family.name(), "bytes": model.bytes(), "language": model.language,
-            "licence": model.licence, "data": model.data, "quality": model.quality, "installed": true,
-            "complete": true, "embedded": true,
+            "id": model.name, "family": model.family.name(), "task": model.task.name(), "bytes": model.bytes(),
+            "language": model.language, "licence": model.licence, "data": model.data, "quality": model.quality,
+            "installed": true, "complete": true, "embedded": true,
         }));
     }
     for model in installed.iter().filter(|m| embedded::behind(m).is_none()) {
-        let family = model.family.map_or("?", |f| f.name());
-        rows.push(vec![model.id.clone(), family.into(), bytes(model.bytes), state(model)]);
+        let (family, task) = (model.family.map(|f| f.name()), model.task.map(|t| t.name()));
+        rows.push(vec![
+            model.id.clone(),
+            family.unwrap_or("?").into(),
+            task.unwrap_or("?").into(),
+            bytes(model.bytes),
+            state(model),
+        ]);
         values.push(json!({
-            "id": model.id, "family": model.family.map(|f| f.name()), "bytes": model.bytes, "installed": true,
+            "id": model.id, "family": family, "task": task, "bytes": model.bytes, "installed": true,
             "complete": model.is_complete(), "missing": model.missing, "files": model.files.len(),
         }));
     }
     if args.all {
-        let absent = |alias: &str| !installed.iter().any(|m| m.id.split(':').next() == Some(alias));
-        for entry in catalogue::entries().iter().filter(|e| absent(e.alias)) {
+        let here = |entry: &Entry| {
+            installed.iter().any(|m| matches!(m.origin, Origin::Catalogue(of) if of.alias == entry.alias))
+        };
+        for entry in catalogue::entries().filter(|entry| !here(entry)) {
             let names = match entry.also {
                 [] => "to be pulled".to_owned(),
                 also => format!("to be pulled, also as {}", also.join(", ")),
@@ -45,41 +55,33 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
             rows.push(vec![
                 entry.alias.into(),
                 entry.family.name().into(),
-                bytes(entry.weight_bytes()),
+                entry.task.name().into(),
+                bytes(entry.bytes),
                 names,
             ]);
-            values.push(json!({
-                "id": entry.alias, "also": entry.also, "family": entry.family.name(), "bytes": entry.weight_bytes(),
-                "language": entry.language, "parameters": entry.parameters(), "installed": false,
-            }));
-        }
-    }
-    if args.all {
-        // A recogniser that was pulled is listed under its repository's name.
-        let absent = |alias: &str| !installed.iter().any(|m| m.id.contains(alias));
-        for known in RECOGNISERS.iter().filter(|r| absent(r.alias)) {
-            let also = if known.also.is_empty() {
-                String::new()
-            } else {
-                format!(", also as {}", known.also.join(", "))
-            };
-            let (family, size) = (Family::FastConformer.name(), format!("{}M", known.millions));
-            rows.push(vec![known.alias.into(), family.into(), size, format!("to be pulled{also}")]);
-            values.push(json!({
-                "id": known.alias, "also": known.also, "family": family, "language": known.languages,
-                "parameters": known.millions * 1_000_000, "head_type": known.head, "streaming": known.streaming,
-                "installed": false,
-            }));
+            let mut value = json!({
+                "id": entry.alias, "also": entry.also, "family": entry.family.name(), "task": entry.task.name(),
+                "bytes": entry.bytes, "language": entry.languages.join(", "), "languages": entry.languages,
+                "parameters": entry.parameters, "installed": false,
+            });
+            if let Extra::Hearing { head, streaming } = entry.extra {
+                value["head_type"] = head.into();
+                value["streaming"] = streaming.into();
+            }
+            values.push(value);
         }
     }
     if console.json {
         return console.json(&values);
     }
     if rows.len() == 1 {
-        console.note("no models yet: `voce list --all` shows the catalogue, `voce pull pocket` fetches one");
+        let first = catalogue::preferred(Task::Speech).first().copied().unwrap_or("NAME");
+        console.note(&format!(
+            "no models yet: `voce list --all` shows the catalogue, `voce pull {first}` fetches one"
+        ));
         return Ok(());
     }
-    let mut out = table(&rows, &[2]);
+    let mut out = table(&rows, &[3]);
     for model in embedded::all() {
         out.push_str(&format!("\n{}: {}; trained on {}", model.name, model.quality, model.data));
     }

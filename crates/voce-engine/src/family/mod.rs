@@ -12,7 +12,8 @@ use voce_nn::{PackedCache, Precision};
 
 use crate::EngineError;
 use crate::device::Place;
-use crate::store::Store;
+use crate::store::catalogue::Shape;
+use crate::store::{Family, Identity, Store, Task};
 
 pub(crate) use plain_tokenizer::plain_tokenizer;
 
@@ -32,31 +33,32 @@ pub(crate) struct Shelf {
     pub default: Option<String>,
 }
 
-/// Opens a model that speaks.
+/// Opens a model that speaks; one that does not says what it is.
 pub(crate) fn open_speech(
     store: &Store,
     reference: &str,
     place: &Place,
     precision: Precision,
 ) -> Result<OpenedSpeech, EngineError> {
-    pocket::open(store, reference, place, precision)
+    let identity = store.identify(reference)?;
+    identity.require(Task::Speech)?;
+    match identity.family {
+        Family::Pocket => pocket::open(store, reference, place, precision),
+        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(identity.not_yet()),
+    }
 }
 
 /// A model that speaks, of a published size, with random weights.
 pub(crate) fn random_speech(
-    shape: &str,
+    shape: &Shape,
     seed: u64,
     place: &Place,
     precision: Precision,
 ) -> Result<OpenedSpeech, EngineError> {
-    pocket::random(shape, seed, place, precision).unwrap_or_else(|| {
-        Err(EngineError::BadShape { asked: shape.to_owned(), has: speech_shapes().collect() })
-    })
-}
-
-/// Names of [`random_speech`]'s shapes.
-pub(crate) fn speech_shapes() -> impl Iterator<Item = &'static str> {
-    pocket::SHAPES.iter().map(|(name, _)| *name)
+    match shape.family {
+        Family::Pocket => pocket::random(shape, seed, place, precision),
+        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
+    }
 }
 
 /// What a model that speaks is, without weights.

@@ -13,16 +13,8 @@ use super::{OpenedSpeech, Shelf, plain_tokenizer};
 use crate::EngineError;
 use crate::device::Place;
 use crate::packed;
-use crate::store::{Store, catalogue};
-
-/// Sizes that can be had with random weights, and their catalogue entries.
-pub(super) const SHAPES: [(&str, &str); 5] = [
-    ("pocket-100m", "pocket"),
-    ("pocket-24l", "pocket-24l"),
-    ("pocket-18m", "pocket-18m"),
-    ("pocket-7m", "pocket-7m"),
-    ("pocket-2m", "pocket-2m"),
-];
+use crate::store::catalogue::{self, Shape};
+use crate::store::{Entry, Store};
 
 /// Opens a model all of whose files are here.
 pub(super) fn open(
@@ -56,27 +48,16 @@ pub(super) fn open(
     Ok(OpenedSpeech { speech: Arc::new(model), shelf, packed })
 }
 
-/// A model of a published size with random weights; none where the shape is no Pocket TTS.
+/// A model of a published size with random weights.
 pub(super) fn random(
-    shape: &str,
-    seed: u64,
-    place: &Place,
-    precision: Precision,
-) -> Option<Result<OpenedSpeech, EngineError>> {
-    let (_, entry) = SHAPES.iter().find(|(name, _)| *name == shape)?;
-    Some(random_entry(entry, shape, seed, place, precision))
-}
-
-fn random_entry(
-    entry: &str,
-    shape: &str,
+    shape: &Shape,
     seed: u64,
     place: &Place,
     precision: Precision,
 ) -> Result<OpenedSpeech, EngineError> {
-    let entry = catalogue::find(entry).expect("the catalogue has every shape");
-    let config = PocketConfig::from_yaml(&entry.config_yaml())
-        .map_err(|source| EngineError::Config { path: shape.into(), source })?;
+    let yaml = shape.like.and_then(catalogue::find).and_then(Entry::config_text).unwrap_or_default();
+    let config = PocketConfig::from_yaml(&yaml)
+        .map_err(|source| EngineError::Config { path: shape.name.into(), source })?;
     let loader = place.loader(Loader::new(random_weights(seed)));
     let parts = PocketParts {
         tokenizer: plain_tokenizer(config.flow_lm.lookup_table.n_bins),
@@ -109,9 +90,9 @@ impl Files {
     /// Finds a model's files and reads its configuration.
     fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
         let located = store.find(reference)?;
-        let (yaml, path) = match (&located.config, located.entry) {
+        let (yaml, path) = match (&located.config, located.entry.and_then(Entry::config_text)) {
             (Some(path), _) => (read(path)?, path.clone()),
-            (None, Some(entry)) => (entry.config_yaml(), located.root.clone()),
+            (None, Some(text)) => (text, located.root.clone()),
             (None, None) => return Err(EngineError::NoConfig(located.root)),
         };
         let config = PocketConfig::from_yaml(&yaml).map_err(|source| EngineError::Config { path, source })?;
@@ -121,8 +102,8 @@ impl Files {
             weights: located.weights,
             tokenizer: located.tokenizer,
             voices: located.voices,
-            default_voice: located.entry.map(|e| e.default_voice.to_owned()),
-            language: located.entry.map(|e| e.language.to_owned()),
+            default_voice: located.entry.and_then(|e| Some(e.voices?.default.to_owned())),
+            language: located.entry.map(|e| e.language().to_owned()),
         })
     }
 

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use voce_models::fastconformer::{ConfigError, FastConformerConfig, SHAPES, canonical, random_weights};
+use voce_models::fastconformer::{ConfigError, FastConformerConfig, canonical, random_weights};
 use voce_nn::Weights;
 use voce_nn::weights::{SafetensorsFile, ShardedSafetensors, TarFile, TorchFile};
 use voce_text::Tokenizer;
@@ -13,7 +13,7 @@ use voce_text::tokenizer::MAX_FILE_BYTES;
 
 use crate::EngineError;
 use crate::family::plain_tokenizer;
-use crate::store::{Family, Located, Store};
+use crate::store::{Located, Store, Task};
 
 /// Largest configuration read; those of NeMo list the whole vocabulary three times.
 const MAX_CONFIG_BYTES: u64 = 32 << 20;
@@ -31,9 +31,6 @@ impl Files {
     /// Finds and opens a model's files; what they say of each other is checked.
     pub(super) fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
         let located = store.find(reference)?;
-        if let Some(family) = located.family.filter(|family| *family != Family::FastConformer) {
-            return Err(EngineError::NotARecogniser { id: located.id, family });
-        }
         let nemo = located.weights.iter().find(|path| path.extension().is_some_and(|end| end == "nemo"));
         let mut files = match nemo {
             Some(path) => Self::archive(path)?,
@@ -157,19 +154,11 @@ pub(super) fn random(
     shape: &str,
     seed: u64,
 ) -> Result<(FastConformerConfig, Arc<dyn Weights>, Tokenizer), EngineError> {
-    let Some(config) = FastConformerConfig::named(shape) else {
-        let rule = "it may be nano-ear, fastconformer-0.12b, nemotron-0.6b, nemotron-3.5-0.6b, parakeet-tdt-0.6b, \
-                    parakeet-tdt-0.6b-v3, parakeet-rnnt-1.1b, parakeet-tdt-1.1b or parakeet-ctc-1.1b";
-        return Err(EngineError::BadRequest { what: "the shape", value: shape.into(), rule });
-    };
+    let name = crate::shape(Task::Hearing, shape)?.name;
+    let config = FastConformerConfig::named(name).ok_or_else(|| crate::unknown_shape(Task::Hearing, name))?;
     let weights = random_weights(seed, &config);
     let tokenizer = plain_tokenizer(config.vocab);
     Ok((config, weights, tokenizer))
-}
-
-/// Names that [`random`] knows.
-pub(super) fn shapes() -> impl Iterator<Item = &'static str> {
-    SHAPES.into_iter()
 }
 
 #[cfg(test)]
@@ -327,7 +316,7 @@ mod tests {
     fn random_shapes_have_a_tokeniser_of_their_size() {
         let (config, _, tokenizer) = random("nano-ear", 1).unwrap();
         assert_eq!(tokenizer.vocab_size(), config.vocab);
-        assert!(matches!(random("giant", 1), Err(EngineError::BadRequest { .. })));
-        assert!(shapes().any(|s| s == "nemotron-0.6b"));
+        assert!(matches!(random("giant", 1), Err(EngineError::BadShape { .. })));
+        assert!(crate::shapes(Task::Hearing).any(|s| s == "nemotron-0.6b"));
     }
 }

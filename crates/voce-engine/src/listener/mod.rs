@@ -50,7 +50,7 @@ use crate::device::Place;
 use crate::fault::Faults;
 use crate::packed;
 use crate::pulse::Pulse;
-use crate::store::Store;
+use crate::store::{Store, Task};
 use crate::trace::{Trace, Tracer};
 use crate::wake::{Waker, lock};
 use device_mel::DeviceMel;
@@ -174,6 +174,7 @@ pub struct Listener {
 impl Listener {
     /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
+        store.identify(reference)?.require(Task::Hearing)?;
         let files = Files::find(store, reference)?;
         let place = Place::new(options.device.as_ref(), options.isa)?;
         let formats = place.formats(options.precision)?;
@@ -183,7 +184,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// A recogniser of a published size with random weights; [`shapes`] names them.
+    /// A recogniser of a published size with random weights; [`shapes`](crate::shapes) names them.
     pub fn random(shape: &str, seed: u64, options: &ListenerOptions) -> Result<Self, EngineError> {
         let (config, weights, tokenizer) = files::random(shape, seed)?;
         let files = Files { config, weights, tokenizer, paths: Vec::new() };
@@ -513,11 +514,6 @@ fn stages(
     };
     let has_labels = labels.macs > 0;
     [encoder, search].into_iter().chain(has_labels.then_some(labels)).collect()
-}
-
-/// Names of [`Listener::random`]'s shapes.
-pub fn shapes() -> impl Iterator<Item = &'static str> {
-    files::shapes()
 }
 
 /// A number that tells models and precisions apart, the same in every process of this version.

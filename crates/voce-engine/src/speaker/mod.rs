@@ -31,7 +31,7 @@ use crate::family::{self, OpenedSpeech, Shelf};
 use crate::lane::{Lane, Team};
 use crate::packed;
 use crate::pulse::Pulse;
-use crate::store::Store;
+use crate::store::{Store, Task};
 use crate::trace::Tracer;
 use crate::wake::Waker;
 use beside::Codec;
@@ -85,11 +85,12 @@ impl Speaker {
         Ok(speaker)
     }
 
-    /// A model of a published size with random weights; [`shapes`] names them.
+    /// A model of a published size with random weights; [`shapes`](crate::shapes) names them.
     pub fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Result<Self, EngineError> {
         let place = Place::new(options.device.as_ref(), options.isa)?;
+        let shape = crate::shape(Task::Speech, shape)?;
         let opened = family::random_speech(shape, seed, &place, options.precision)?;
-        Self::start(shape.to_owned(), opened, place, options)
+        Self::start(shape.name.to_owned(), opened, place, options)
     }
 
     /// A speaker over a model that is loaded, under a name.
@@ -263,11 +264,6 @@ impl Drop for Speaker {
             let _ = handle.join();
         }
     }
-}
-
-/// Names of [`Speaker::random`]'s shapes.
-pub fn shapes() -> impl Iterator<Item = &'static str> {
-    family::speech_shapes()
 }
 
 pub use family::describe_speech as describe;

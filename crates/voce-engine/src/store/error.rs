@@ -25,6 +25,17 @@ pub enum StoreError {
         /// Catalogue names near to it.
         near: Vec<&'static str>,
     },
+    /// A model of a family that is not known.
+    #[error(
+        "'{id}' is {}: `voce list --all` shows what can be pulled, docs/models.md which folders can be read",
+        unknown_family(.said.as_deref())
+    )]
+    UnknownFamily {
+        /// What was given.
+        id: String,
+        /// The type that its configuration names.
+        said: Option<String>,
+    },
     /// The model, or a file of it, is not on this machine.
     #[error("{what} is not on this machine; run `voce pull {id}`")]
     NotPulled {
@@ -174,6 +185,13 @@ pub enum StoreError {
     },
 }
 
+fn unknown_family(said: Option<&str>) -> String {
+    match said {
+        Some(said) => format!("a '{said}' model, which is of no family that is known here"),
+        None => "no model of a family that is known here".to_owned(),
+    }
+}
+
 fn did_you_mean(near: &[&str]) -> String {
     if near.is_empty() {
         "; `voce list --all` shows the catalogue".to_owned()
@@ -192,6 +210,7 @@ impl StoreError {
         match self {
             StoreError::BadReference { .. } => "bad_reference",
             StoreError::UnknownModel { .. } => "unknown_model",
+            StoreError::UnknownFamily { .. } => "unknown_family",
             StoreError::NotPulled { .. } => "not_pulled",
             StoreError::Offline { .. } => "offline",
             StoreError::Gated { .. } => "gated",

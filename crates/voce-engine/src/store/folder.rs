@@ -1,18 +1,15 @@
-//! Reading a model folder: its files, which of them play which part, and which family they look like.
+//! Reading a model folder: its files, and which of them play which part.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::catalogue::Family;
+use super::identity::peek_text;
 
 /// How deep a model folder is searched.
 const MAX_DEPTH: usize = 4;
 /// How many files of a model folder are looked at.
 const MAX_ENTRIES: usize = 10_000;
-/// How much of a configuration or a weight file's header is read.
-const MAX_PEEK: u64 = 4 << 20;
 
 /// One file of a model folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,56 +95,12 @@ pub(super) fn parts(found: &[FoundFile]) -> Parts {
     }
 }
 
-fn peek(path: &Path, skip: u64) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let mut text = Vec::new();
-    let mut length = MAX_PEEK;
-    if skip == 8 {
-        let mut header = [0; 8];
-        file.read_exact(&mut header).ok()?;
-        length = u64::from_le_bytes(header).min(MAX_PEEK);
-    }
-    file.take(length).read_to_end(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Marks in a configuration or a tensor's name that give a family away.
-const MARKS: [(&str, Family); 13] = [
-    ("flow_lm", Family::Pocket),
-    ("qwen3_tts", Family::Qwen),
-    ("\"talker.", Family::Qwen),
-    ("parakeet", Family::FastConformer),
-    ("fastconformer", Family::FastConformer),
-    ("nemotron", Family::FastConformer),
-    ("\"encoder.subsampling.", Family::FastConformer),
-    ("\"depformer", Family::Kyutai),
-    ("mimi_name", Family::Kyutai),
-    ("moshi", Family::Kyutai),
-    ("kyutai", Family::Kyutai),
-    ("\"model_type\": \"mimi\"", Family::Kyutai),
-    ("\"quantizer.rvq_first.", Family::Kyutai),
-];
-
-/// The family that the files look like.
-pub(super) fn family(parts: &Parts) -> Option<Family> {
-    let of_text = |text: String| {
-        let text = text.to_ascii_lowercase();
-        MARKS.iter().find(|(mark, _)| text.contains(mark)).map(|(_, family)| *family)
-    };
-    if parts.weights.iter().any(|path| path.extension().is_some_and(|end| end == "nemo")) {
-        return Some(Family::FastConformer);
-    }
-    let config = parts.config.iter().filter_map(|path| of_text(peek(path, 0)?));
-    let weights = parts.weights.iter().filter_map(|path| of_text(peek(path, 8)?));
-    config.chain(weights).next()
-}
-
 /// Weight files that an index names but that are not there.
 pub(super) fn missing_shards(found: &[FoundFile]) -> Vec<String> {
     let mut missing = Vec::new();
     for index in found.iter().filter(|file| file.name.ends_with(".safetensors.index.json")) {
         let folder = index.name.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-        let Some(text) = peek(&index.path, 0) else { continue };
+        let Some(text) = peek_text(&index.path) else { continue };
         let Ok(json) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
         let map = json.get("weight_map").and_then(serde_json::Value::as_object);
         for shard in map.into_iter().flat_map(|map| map.values()).filter_map(serde_json::Value::as_str) {

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::Store;
-use super::catalogue::{self, Entry, Family, VOICES};
+use super::catalogue::{self, Entry, Family, Files, HubFile, Repo, Source, Task};
 use super::folder::{self, FoundFile};
+use super::identity;
 use super::layout::RepoCache;
 use super::reference::{RepoId, is_local_name};
 
@@ -53,6 +54,8 @@ pub struct Installed {
     pub origin: Origin,
     /// The family it looks like.
     pub family: Option<Family>,
+    /// The task it looks like.
+    pub task: Option<Task>,
     /// Its files.
     pub files: Vec<InstalledFile>,
     /// Size of all files.
@@ -70,17 +73,28 @@ impl Installed {
     fn new(id: String, origin: Origin, found: Vec<FoundFile>, mut missing: Vec<String>) -> Self {
         missing.extend(folder::missing_shards(&found));
         missing.extend(found.iter().filter(|file| file.bytes.is_none()).map(|file| file.name.clone()));
-        let family = match &origin {
-            Origin::Catalogue(entry) => Some(entry.family),
-            _ => folder::family(&folder::parts(&found)),
+        let (family, task) = match &origin {
+            Origin::Catalogue(entry) => (Some(entry.family), Some(entry.task)),
+            _ => {
+                let kind = identity::of_parts(&folder::parts(&found));
+                (kind.map(|kind| kind.family), kind.and_then(|kind| kind.task))
+            }
         };
         let files: Vec<InstalledFile> = found
             .into_iter()
             .filter_map(|file| Some(InstalledFile { name: file.name, path: file.path, bytes: file.bytes? }))
             .collect();
         let bytes = files.iter().map(|file| file.bytes).sum();
-        Self { id, origin, family, files, bytes, missing }
+        Self { id, origin, family, task, files, bytes, missing }
     }
+}
+
+/// What of the cache belongs to catalogue models.
+#[derive(Default)]
+struct Claimed {
+    files: BTreeSet<PathBuf>,
+    /// Repositories whose partial downloads are told with their model.
+    repos: BTreeSet<RepoId>,
 }
 
 impl Store {
@@ -91,9 +105,12 @@ impl Store {
     /// or when its repository has a partial download.
     pub fn list(&self) -> Vec<Installed> {
         let mut listed = Vec::new();
-        let mut claimed = BTreeSet::new();
+        let mut claimed = Claimed::default();
         for entry in catalogue::entries() {
-            listed.extend(self.installed_entry(entry, &mut claimed));
+            listed.extend(match &entry.source {
+                Source::Files(files) => self.installed_files(entry, files, &mut claimed),
+                Source::Repo(repo) => self.installed_repo(entry, repo, &mut claimed),
+            });
         }
         for repo in self.repos() {
             self.snapshots(&repo, &claimed, &mut listed);
@@ -117,21 +134,26 @@ impl Store {
         repos
     }
 
-    /// The catalogue entry as it is installed, if any of its weights are here.
-    fn installed_entry(&self, entry: &'static Entry, claimed: &mut BTreeSet<PathBuf>) -> Option<Installed> {
-        let (gated, plain) = (entry.weights(true), entry.weights(false));
-        let here = |file: &catalogue::HubFile| self.repo(&file.repo).find(&file.revision, &file.path);
+    /// A catalogue model of single files, if any of its weights are here.
+    fn installed_files(
+        &self,
+        entry: &'static Entry,
+        files: &Files,
+        claimed: &mut Claimed,
+    ) -> Option<Installed> {
+        let (gated, plain) = (files.weights(true), files.weights(false));
+        let here = |file: &HubFile| self.repo(&file.repo).find(&file.revision, &file.path);
         let cloning = here(&gated).is_some();
         let present = cloning || here(&plain).is_some();
         let mut found = Vec::new();
         let mut missing = Vec::new();
-        let voices = VOICES.iter().map(|name| (entry.voice(name), false));
-        for (file, needed) in
-            [(gated, false), (plain, false), (entry.tokenizer(), present)].into_iter().chain(voices)
+        let voices = entry.voice_files().map(|(_, file)| (file, false));
+        let tokenizer = files.tokenizer.hub_file();
+        for (file, needed) in [(gated, false), (plain, false), (tokenizer, present)].into_iter().chain(voices)
         {
             match here(&file) {
                 Some(path) => {
-                    claimed.insert(path.clone());
+                    claimed.files.insert(path.clone());
                     let bytes = fs::metadata(&path).ok().map(|metadata| metadata.len());
                     found.push(FoundFile { name: file.path, path, bytes });
                 }
@@ -143,15 +165,30 @@ impl Store {
         present.then(|| Installed::new(id, Origin::Catalogue(entry), found, missing))
     }
 
-    fn snapshots(&self, repo: &RepoId, claimed: &BTreeSet<PathBuf>, listed: &mut Vec<Installed>) {
+    /// A catalogue model that is a repository, if the revision is here that its name stands for.
+    fn installed_repo(&self, entry: &'static Entry, repo: &Repo, claimed: &mut Claimed) -> Option<Installed> {
+        let place = repo.place();
+        let cache = self.repo(&place.repo);
+        let commit = cache.resolve(&place.revision)?;
+        let found = folder::files(&cache.snapshot(&commit));
+        if found.is_empty() {
+            return None;
+        }
+        claimed.files.extend(found.iter().map(|file| file.path.clone()));
+        claimed.repos.insert(place.repo);
+        let missing = partial_files(&cache).into_iter().map(|file| file.name).collect();
+        Some(Installed::new(entry.alias.to_owned(), Origin::Catalogue(entry), found, missing))
+    }
+
+    fn snapshots(&self, repo: &RepoId, claimed: &Claimed, listed: &mut Vec<Installed>) {
         let cache = self.repo(repo);
         let refs = refs(&cache);
         let partial = partial_files(&cache);
-        let mut told = partial.is_empty();
+        let mut told = partial.is_empty() || claimed.repos.contains(repo);
         for commit in cache.commits() {
             let mut found = folder::files(&cache.snapshot(&commit));
             let all = found.len();
-            found.retain(|file| !claimed.contains(&file.path));
+            found.retain(|file| !claimed.files.contains(&file.path));
             if found.is_empty() {
                 continue;
             }

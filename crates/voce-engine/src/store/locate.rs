@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Store;
-use super::catalogue::{self, Entry, Family, VOICES};
+use super::catalogue::{self, Entry, Family, Files, HubFile, Source, Task};
 use super::error::StoreError;
 use super::folder::{self, Parts};
+use super::identity;
 use super::reference::{HubRef, Reference};
 
 /// A model whose files are on this machine.
@@ -16,15 +17,17 @@ pub struct Located {
     pub id: String,
     /// The catalogue's entry, where the reference named one; it also has the configuration.
     pub entry: Option<&'static Entry>,
-    /// The family the files look like.
+    /// The family that the files look like.
     pub family: Option<Family>,
+    /// The task that they look like.
+    pub task: Option<Task>,
     /// The folder, or the folder of the single file.
     pub root: PathBuf,
     /// Weight files, sorted; may be empty where the reference is a configuration file that names its weights.
     pub weights: Vec<PathBuf>,
     /// The tokeniser.
     pub tokenizer: Option<PathBuf>,
-    /// A configuration file; catalogue models have none, use [`Entry::config_yaml`].
+    /// A configuration file; where there is none, the entry may have it, see [`Entry::config_text`].
     pub config: Option<PathBuf>,
     /// Ready-made voices by name.
     pub voices: BTreeMap<String, PathBuf>,
@@ -36,6 +39,11 @@ impl Store {
     /// Reads a reference and finds its files.
     pub fn find(&self, text: &str) -> Result<Located, StoreError> {
         self.locate(&Reference::parse(text)?)
+    }
+
+    /// The best model for a task that is here, of those to use when none is named.
+    pub fn preferred(&self, task: Task) -> Option<&'static str> {
+        catalogue::preferred(task).iter().copied().find(|name| self.find(name).is_ok())
     }
 
     /// Finds the files of a model on this machine; the error says what to pull.
@@ -51,7 +59,15 @@ impl Store {
                 }
                 at(id, &path)
             }
-            Reference::Catalogue { entry, cloning } => self.locate_entry(id, entry, *cloning),
+            Reference::Catalogue { entry, cloning } => match &entry.source {
+                Source::Files(files) => self.locate_files(id, entry, files, *cloning),
+                Source::Repo(repo) => {
+                    let (family, task) = (Some(entry.family), Some(entry.task));
+                    let mut located = self.locate_hub(id, &repo.place())?;
+                    located.voices.extend(self.voices_here(entry));
+                    Ok(Located { entry: Some(entry), family, task, ..located })
+                }
+            },
             Reference::Hub(place) => self.locate_hub(id, place),
         }
     }
@@ -70,22 +86,32 @@ impl Store {
         at(id, &path)
     }
 
-    fn locate_entry(&self, id: String, entry: &'static Entry, cloning: bool) -> Result<Located, StoreError> {
-        let on_disk = |file: &catalogue::HubFile| self.repo(&file.repo).find(&file.revision, &file.path);
-        let gated = on_disk(&entry.weights(true));
+    /// The entry's voices whose files are here.
+    fn voices_here(&self, entry: &'static Entry) -> impl Iterator<Item = (String, PathBuf)> {
+        let here = |file: HubFile| self.repo(&file.repo).find(&file.revision, &file.path);
+        entry.voice_files().filter_map(move |(name, file)| Some((name.to_owned(), here(file)?)))
+    }
+
+    fn locate_files(
+        &self,
+        id: String,
+        entry: &'static Entry,
+        files: &Files,
+        cloning: bool,
+    ) -> Result<Located, StoreError> {
+        let on_disk = |file: &HubFile| self.repo(&file.repo).find(&file.revision, &file.path);
+        let gated = on_disk(&files.weights(true));
         let weights =
-            if cloning { gated.clone() } else { gated.clone().or_else(|| on_disk(&entry.weights(false))) };
+            if cloning { gated.clone() } else { gated.clone().or_else(|| on_disk(&files.weights(false))) };
         let not_pulled = |what: String| StoreError::NotPulled { what, id: id.clone() };
         let weights = weights.ok_or_else(|| not_pulled(id.clone()))?;
-        let tokenizer = on_disk(&entry.tokenizer())
+        let tokenizer = on_disk(&files.tokenizer.hub_file())
             .ok_or_else(|| not_pulled(format!("the tokeniser of {}", entry.alias)))?;
-        let voices = VOICES
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), on_disk(&entry.voice(name))?)))
-            .collect();
+        let voices = self.voices_here(entry).collect();
         Ok(Located {
             entry: Some(entry),
             family: Some(entry.family),
+            task: Some(entry.task),
             root: weights.parent().unwrap_or(Path::new("")).to_owned(),
             weights: vec![weights],
             tokenizer: Some(tokenizer),
@@ -109,7 +135,7 @@ fn at(id: String, path: &Path) -> Result<Located, StoreError> {
     } else {
         Parts { weights: vec![path.to_owned()], ..Parts::default() }
     };
-    let family = folder::family(&parts);
+    let kind = identity::of_parts(&parts);
     let Parts { weights, tokenizer, config, voices } = parts;
     if weights.is_empty() && !is_config {
         let text = path.display().to_string();
@@ -121,7 +147,8 @@ fn at(id: String, path: &Path) -> Result<Located, StoreError> {
     Ok(Located {
         id,
         entry: None,
-        family,
+        family: kind.map(|kind| kind.family),
+        task: kind.and_then(|kind| kind.task),
         root: root.to_owned(),
         weights,
         tokenizer,

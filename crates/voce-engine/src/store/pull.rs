@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Store;
-use super::catalogue::{Entry, HubFile, VOICES};
+use super::catalogue::{Entry, Files, HubFile, Source};
 use super::download::Transfer;
 use super::error::StoreError;
 use super::hub::{FileMeta, Hub};
@@ -86,7 +86,14 @@ impl Store {
         let breaker = &*self.breaker;
         let mut transfer = Transfer { hub: &hub, patience: settings.patience, breaker, cancel, report };
         let wanted = match reference {
-            Reference::Catalogue { entry, cloning } => catalogue_files(entry, *cloning, &options.voices)?,
+            Reference::Catalogue { entry, cloning } => match &entry.source {
+                Source::Files(files) => pinned_files(entry, files, *cloning, &options.voices)?,
+                Source::Repo(repo) => {
+                    let mut wanted = self.hub_files(&repo.place(), &options.patterns, &mut transfer)?;
+                    wanted.extend(voice_files(entry, &options.voices)?);
+                    wanted
+                }
+            },
             Reference::Hub(place) => self.hub_files(place, &options.patterns, &mut transfer)?,
             Reference::Path(_) | Reference::Local(_) => {
                 let located = self.locate(reference)?;
@@ -94,7 +101,7 @@ impl Store {
             }
         };
         let files = self.bring(wanted, &mut transfer)?;
-        if let (Reference::Hub(place), Some(first)) = (reference, files.first()) {
+        if let (Some(place), Some(first)) = (whole_place(reference), files.first()) {
             self.repo(&place.repo).write_ref(&place.revision, &first.source.revision)?;
         }
         let fetched_bytes = files.iter().filter(|file| !file.cached).map(|file| file.bytes).sum();
@@ -193,8 +200,10 @@ impl Store {
     fn pulled_offline(&self, reference: &Reference, options: &PullOptions) -> Result<Pulled, StoreError> {
         let offline = |what| StoreError::Offline { what };
         let mut files = Vec::new();
-        if let Reference::Catalogue { entry, cloning } = reference {
-            for Wanted { file, optional } in catalogue_files(entry, *cloning, &options.voices)? {
+        if let Reference::Catalogue { entry, cloning } = reference
+            && let Source::Files(pinned) = &entry.source
+        {
+            for Wanted { file, optional } in pinned_files(entry, pinned, *cloning, &options.voices)? {
                 match self.repo(&file.repo).find(&file.revision, &file.path) {
                     Some(path) => {
                         let bytes = path.metadata().map_err(StoreError::io("read", &path))?.len();
@@ -214,23 +223,48 @@ impl Store {
     }
 }
 
-fn catalogue_files(entry: &Entry, cloning: bool, voices: &VoiceChoice) -> Result<Vec<Wanted>, StoreError> {
-    let must = |file| Wanted { file, optional: false };
-    let mut wanted = vec![must(entry.weights(cloning)), must(entry.tokenizer())];
-    match voices {
-        VoiceChoice::Default => wanted.push(must(entry.voice(entry.default_voice))),
-        VoiceChoice::Named(names) => {
-            for name in names {
-                if !VOICES.contains(&name.as_str()) {
-                    let known = VOICES.map(str::to_owned).to_vec();
-                    return Err(StoreError::UnknownVoice { name: name.clone(), known });
-                }
-                wanted.push(must(entry.voice(name)));
-            }
-        }
-        VoiceChoice::All => {
-            wanted.extend(VOICES.iter().map(|name| Wanted { file: entry.voice(name), optional: true }));
-        }
+/// The place that is pulled as a whole, and whose revision is then known by name.
+fn whole_place(reference: &Reference) -> Option<HubRef> {
+    match reference {
+        Reference::Hub(place) => Some(place.clone()),
+        Reference::Catalogue { entry, .. } => match &entry.source {
+            Source::Repo(repo) => Some(repo.place()),
+            Source::Files(_) => None,
+        },
+        Reference::Path(_) | Reference::Local(_) => None,
     }
+}
+
+fn pinned_files(
+    entry: &Entry,
+    files: &Files,
+    cloning: bool,
+    voices: &VoiceChoice,
+) -> Result<Vec<Wanted>, StoreError> {
+    let must = |file| Wanted { file, optional: false };
+    let mut wanted = vec![must(files.weights(cloning)), must(files.tokenizer.hub_file())];
+    wanted.extend(voice_files(entry, voices)?);
     Ok(wanted)
+}
+
+/// The files of the voices that were chosen; none where a model has no voices in files.
+fn voice_files(entry: &Entry, choice: &VoiceChoice) -> Result<Vec<Wanted>, StoreError> {
+    let names = entry.voices.map_or(&[][..], |voices| voices.names);
+    if let VoiceChoice::Named(asked) = choice
+        && let Some(unknown) = asked.iter().find(|name| !names.contains(&name.as_str()))
+    {
+        let known = names.iter().map(|name| (*name).to_owned()).collect();
+        return Err(StoreError::UnknownVoice { name: unknown.clone(), known });
+    }
+    let Some((voices, files)) = entry.voices.and_then(|voices| Some((voices, voices.files?))) else {
+        return Ok(Vec::new());
+    };
+    let must = |name: &str| Wanted { file: files.file(name), optional: false };
+    Ok(match choice {
+        VoiceChoice::Default => vec![must(voices.default)],
+        VoiceChoice::Named(asked) => asked.iter().map(|name| must(name)).collect(),
+        VoiceChoice::All => {
+            voices.names.iter().map(|name| Wanted { file: files.file(name), optional: true }).collect()
+        }
+    })
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::catalogue::{self, Entry};
 use super::error::StoreError;
-use super::recognisers::Recogniser;
 
 /// The longest reference that is looked at.
 pub const MAX_REFERENCE: usize = 1024;
@@ -131,10 +130,10 @@ impl Reference {
             None => (text, false),
         };
         if let Some(entry) = catalogue::find(name) {
+            if cloning && !has_cloning(entry) {
+                return Err(bad("this model has no other weights for cloning"));
+            }
             return Ok(Self::Catalogue { entry, cloning });
-        }
-        if let Some(recogniser) = Recogniser::find(text) {
-            return Ok(Self::Hub(recogniser.place()));
         }
         if std::path::Path::new(text).exists() {
             return Ok(Self::Path(PathBuf::from(text)));
@@ -152,7 +151,7 @@ impl Reference {
     /// The same reference with the weights that can clone voices, where there are such.
     pub fn with_cloning(self) -> Self {
         match self {
-            Self::Catalogue { entry, .. } => Self::Catalogue { entry, cloning: true },
+            Self::Catalogue { entry, .. } if has_cloning(entry) => Self::Catalogue { entry, cloning: true },
             other => other,
         }
     }
@@ -168,6 +167,10 @@ impl fmt::Display for Reference {
             Self::Hub(hub) => write!(f, "{hub}"),
         }
     }
+}
+
+fn has_cloning(entry: &Entry) -> bool {
+    entry.files().is_some_and(|files| files.cloning.is_some())
 }
 
 fn hub(text: &str) -> Result<HubRef, &'static str> {
@@ -256,7 +259,7 @@ mod tests {
         let Ok(Reference::Catalogue { entry, cloning }) = Reference::parse("pocket:cloning") else {
             panic!()
         };
-        assert_eq!((entry.config, cloning), ("english", true));
+        assert_eq!((entry.alias, cloning), ("pocket-english", true));
         assert_eq!(Reference::parse("./pocket").unwrap(), Reference::Path("./pocket".into()));
         assert_eq!(Reference::parse("/nowhere/x").unwrap(), Reference::Path("/nowhere/x".into()));
         assert_eq!(Reference::parse("my-model").unwrap(), Reference::Local("my-model".into()));
@@ -265,9 +268,16 @@ mod tests {
 
     #[test]
     fn display_parses_back() {
-        for text in
-            ["a/b", "a/b@v1", "a/b/c/d.bin@v1", "pocket-german-24l", "pocket-french:cloning", "./x", "mine"]
-        {
+        for text in [
+            "a/b",
+            "a/b@v1",
+            "a/b/c/d.bin@v1",
+            "pocket-german-24l",
+            "pocket-french:cloning",
+            "nemotron",
+            "./x",
+            "mine",
+        ] {
             let once = Reference::parse(text).unwrap();
             assert_eq!(Reference::parse(&once.to_string()).unwrap(), once, "{text}");
         }
@@ -292,6 +302,7 @@ mod tests {
             "a/b/c\\..\\d",
             "a\nb",
             "we ird",
+            "nemotron:cloning",
         ] {
             assert!(Reference::parse(text).is_err(), "{text}");
         }

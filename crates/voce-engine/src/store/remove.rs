@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Store;
-use super::catalogue::{self, Entry, HubFile, VOICES};
+use super::catalogue::{self, Entry, Files, HubFile, Source};
 use super::error::StoreError;
 use super::folder;
 use super::installed::{partial_files, refs};
@@ -45,11 +45,11 @@ impl Store {
                 }
                 return self.remove_own(&path);
             }
-            Reference::Catalogue { entry, cloning } => self.remove_entry(entry, *cloning)?,
-            Reference::Hub(HubRef { repo, path: None, revision }) if revision == DEFAULT_REVISION => {
-                self.remove_repo(repo)?
-            }
-            Reference::Hub(place) => self.remove_place(place)?,
+            Reference::Catalogue { entry, cloning } => match &entry.source {
+                Source::Files(files) => self.remove_files(entry, files, *cloning)?,
+                Source::Repo(repo) => self.remove_hub(&repo.place())?,
+            },
+            Reference::Hub(place) => self.remove_hub(place)?,
         };
         if removed.files == 0 { Err(StoreError::NotPulled { what: id.clone(), id }) } else { Ok(removed) }
     }
@@ -98,6 +98,14 @@ impl Store {
         }
     }
 
+    fn remove_hub(&self, place: &HubRef) -> Result<Removed, StoreError> {
+        if place.path.is_none() && place.revision == DEFAULT_REVISION {
+            self.remove_repo(&place.repo)
+        } else {
+            self.remove_place(place)
+        }
+    }
+
     fn remove_repo(&self, repo: &RepoId) -> Result<Removed, StoreError> {
         let Some(cache) = self.own_repo(repo)? else { return Ok(Removed::default()) };
         let files =
@@ -126,23 +134,24 @@ impl Store {
         remove_pointers(&cache, &pointers)
     }
 
-    fn remove_entry(&self, entry: &Entry, cloning: bool) -> Result<Removed, StoreError> {
+    fn remove_files(&self, entry: &Entry, own: &Files, cloning: bool) -> Result<Removed, StoreError> {
         let here = |file: &HubFile| self.repo(&file.repo).find(&file.revision, &file.path).is_some();
-        let mut files = vec![entry.weights(true)];
+        let mut files = vec![own.weights(true)];
         if !cloning {
-            files.push(entry.weights(false));
+            files.push(own.weights(false));
         }
-        let rest = cloning && here(&entry.weights(false));
-        let shared = catalogue::entries().iter().any(|other| {
-            other.alias != entry.alias
-                && other.tokenizer() == entry.tokenizer()
-                && (here(&other.weights(true)) || here(&other.weights(false)))
+        let rest = cloning && here(&own.weights(false));
+        let shared = catalogue::entries().filter(|other| other.alias != entry.alias).any(|other| {
+            other.files().is_some_and(|theirs| {
+                theirs.tokenizer == own.tokenizer
+                    && (here(&theirs.weights(true)) || here(&theirs.weights(false)))
+            })
         });
         if !rest {
-            files.extend(VOICES.iter().map(|name| entry.voice(name)));
+            files.extend(entry.voice_files().map(|(_, file)| file));
         }
         if !rest && !shared {
-            files.push(entry.tokenizer());
+            files.push(own.tokenizer.hub_file());
         }
         let mut removed = Removed::default();
         for repo in files.iter().map(|file| file.repo.clone()).collect::<BTreeSet<_>>() {

@@ -130,7 +130,7 @@ fn bad_requests_are_refused_by_name() {
     assert!(refused(&streaming, hotword("\u{6f22}\u{5b57}")).1.contains("\u{6f22}"));
     assert!(streaming.listen(&hotword("window")).is_ok());
     let unknown = Listener::random("gigantic", 1, &exact(1));
-    assert!(matches!(unknown, Err(EngineError::BadRequest { .. })));
+    assert!(matches!(unknown, Err(EngineError::BadShape { .. })));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod breaker;
 mod faults;
 mod hub;
+mod identity;
 mod interplay;
 mod on_disk;
 mod pulls;

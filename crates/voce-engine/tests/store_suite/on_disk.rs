@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::tempdir;
-use voce_engine::store::{Family, HubFile, Origin, Reference, RepoId, Store, catalogue};
+use voce_engine::store::catalogue::{self, Extra, Files};
+use voce_engine::store::{Entry, Family, HubFile, Origin, Reference, RepoId, Store, Task};
 
 use crate::hub::{REPO, etag_of, settings};
 
@@ -47,16 +48,29 @@ fn ids(store: &Store) -> Vec<String> {
     store.list().into_iter().map(|model| model.id).collect()
 }
 
+fn files_of(entry: &Entry) -> &Files {
+    entry.files().unwrap()
+}
+
+fn voice(entry: &Entry, name: &str) -> HubFile {
+    entry.voice_files().find(|(of, _)| *of == name).unwrap().1
+}
+
 #[test]
 fn catalogue_is_sound() {
     let mut names = std::collections::BTreeSet::new();
-    for entry in catalogue::entries() {
-        assert_eq!(entry.alias, format!("pocket-{}", entry.config.replace('_', "-")));
+    for entry in catalogue::entries().filter(|entry| entry.task == Task::Speech) {
+        let Extra::Pocket(pocket) = entry.extra else { panic!("{}", entry.alias) };
+        assert_eq!(entry.alias, format!("pocket-{}", pocket.config.replace('_', "-")));
         for name in std::iter::once(&entry.alias).chain(entry.also) {
             assert!(names.insert(*name), "{name} twice");
         }
-        assert!(catalogue::VOICES.contains(&entry.default_voice));
-        for file in [entry.weights(true), entry.weights(false), entry.tokenizer(), entry.voice("alba")] {
+        let voices = entry.voices.unwrap();
+        assert!(voices.names.contains(&voices.default) && voices.names.len() == 27);
+        let files = files_of(entry);
+        for file in
+            [files.weights(true), files.weights(false), files.tokenizer.hub_file(), voice(entry, "alba")]
+        {
             assert!(voce_engine::store::is_commit(&file.revision), "{}", file.url());
             let Ok(Reference::Hub(place)) = Reference::parse(&file.url()) else { panic!("{}", file.url()) };
             assert_eq!(
@@ -65,14 +79,18 @@ fn catalogue_is_sound() {
             );
         }
     }
-    assert_eq!(catalogue::entries().len(), 27);
+    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Speech).count(), 27);
+    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Hearing).count(), 16);
     assert_eq!(catalogue::near("pocket-frensh")[0], "pocket-french");
 }
 
 #[test]
 fn parameters_match_the_published_models() {
     let counts = |name: &str| {
-        let shape = catalogue::find(name).unwrap().shape;
+        let entry = catalogue::find(name).unwrap();
+        let Extra::Pocket(pocket) = entry.extra else { panic!("{name}") };
+        let shape = pocket.shape;
+        assert_eq!(entry.parameters, shape.parameters());
         (
             shape.flow_parameters(),
             shape.encoder_parameters() + shape.decoder_parameters(),
@@ -95,11 +113,12 @@ fn catalogue_model_found_by_alias() {
     let error = store.find("pocket").unwrap_err();
     assert_eq!(error.code(), "not_pulled");
     assert!(error.to_string().contains("voce pull pocket-english"), "{error}");
-    put(root.path(), &entry.weights(false), b"plain weights");
+    let files = files_of(entry);
+    put(root.path(), &files.weights(false), b"plain weights");
     assert!(store.find("pocket").unwrap_err().to_string().contains("tokeniser"));
     assert!(!store.list()[0].is_complete());
-    put(root.path(), &entry.tokenizer(), b"tokens");
-    put(root.path(), &entry.voice("alba"), b"voice");
+    put(root.path(), &files.tokenizer.hub_file(), b"tokens");
+    put(root.path(), &voice(entry, "alba"), b"voice");
     let plain = store.find("pocket").unwrap();
     assert_eq!(fs::read(&plain.weights[0]).unwrap(), b"plain weights");
     assert_eq!(fs::read(plain.tokenizer.unwrap()).unwrap(), b"tokens");
@@ -109,7 +128,7 @@ fn catalogue_model_found_by_alias() {
         store.find("pocket:cloning").unwrap_err().to_string().contains("voce pull pocket-english:cloning")
     );
 
-    put(root.path(), &entry.weights(true), b"cloning weights");
+    put(root.path(), &files.weights(true), b"cloning weights");
     let cloning = store.find("pocket").unwrap();
     assert_eq!(
         (fs::read(&cloning.weights[0]).unwrap(), cloning.cloning),
@@ -120,17 +139,55 @@ fn catalogue_model_found_by_alias() {
     assert_eq!(store.list()[0].bytes, (13 + 15 + 6 + 5) as u64);
 }
 
+/// A file of the repository that a catalogue name stands for.
+fn repo_file(entry: &Entry, path: &str, revision: &str) -> HubFile {
+    let catalogue::Source::Repo(repo) = entry.source else { panic!("{}", entry.alias) };
+    HubFile { repo: repo.place().repo, revision: revision.to_owned(), path: path.to_owned() }
+}
+
+#[test]
+fn a_catalogue_model_that_is_a_repository_goes_by_its_alias() {
+    let root = tempdir().unwrap();
+    let (store, entry) = (store(root.path()), catalogue::find("nemotron").unwrap());
+    let error = store.find("nemotron").unwrap_err();
+    assert_eq!(error.code(), "not_pulled");
+    assert!(error.to_string().contains(&format!("voce pull {}", entry.alias)), "{error}");
+    put(root.path(), &repo_file(entry, "model.safetensors", OLD), b"old");
+    assert_eq!(store.find("nemotron").unwrap_err().code(), "not_pulled", "no branch is known yet");
+    put(root.path(), &repo_file(entry, "model.safetensors", NEW), b"new!");
+    put(root.path(), &repo_file(entry, "tokenizer.json", NEW), b"{}");
+    let repo = root.path().join(format!("hub/models--nvidia--{}", entry.alias));
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::write(repo.join("refs/main"), NEW).unwrap();
+
+    let found = store.find("nemotron").unwrap();
+    assert_eq!((found.id.as_str(), found.entry), (entry.alias, Some(entry)));
+    assert_eq!((found.family, found.task), (Some(Family::FastConformer), Some(Task::Hearing)));
+    assert_eq!(fs::read(&found.weights[0]).unwrap(), b"new!");
+    let by_repo = store.find(&format!("nvidia/{}", entry.alias)).unwrap();
+    assert_eq!(by_repo.weights, found.weights);
+
+    assert_eq!(ids(&store), [entry.alias.to_owned(), format!("nvidia/{}@{OLD}", entry.alias)]);
+    assert!(store.list()[0].is_complete() && store.list()[0].bytes == 6);
+    fs::write(repo.join("blobs/abc.incomplete"), "part").unwrap();
+    assert_eq!(ids(&store).len(), 2, "a partial download is told with its model");
+    assert_eq!(store.list()[0].missing, ["abc.incomplete"]);
+    assert_eq!(remove(&store, "nemotron"), Ok((3, 13)));
+    assert!(!repo.exists());
+    assert_eq!(remove(&store, "nemotron"), Err("not_pulled"));
+}
+
 #[test]
 fn removing_a_catalogue_model_spares_what_others_need() {
     let root = tempdir().unwrap();
     let store = store(root.path());
     let (one, two) =
         (catalogue::find("pocket-english-2026-10").unwrap(), catalogue::find("pocket-drifting").unwrap());
-    assert_eq!(one.tokenizer(), two.tokenizer());
-    put(root.path(), &one.tokenizer(), b"shared");
-    put(root.path(), &one.weights(false), b"one");
-    put(root.path(), &one.voice("alba"), b"voice of one");
-    put(root.path(), &two.weights(false), b"two!");
+    assert_eq!(files_of(one).tokenizer, files_of(two).tokenizer);
+    put(root.path(), &files_of(one).tokenizer.hub_file(), b"shared");
+    put(root.path(), &files_of(one).weights(false), b"one");
+    put(root.path(), &voice(one, "alba"), b"voice of one");
+    put(root.path(), &files_of(two).weights(false), b"two!");
     assert_eq!(ids(&store), ["pocket-english-2026-10", "pocket-english-drifting-26-09"]);
     assert_eq!(remove(&store, one.alias), Ok((2, 15)));
     assert_eq!(remove(&store, one.alias), Err("not_pulled"));
@@ -187,8 +244,8 @@ fn unfinished_downloads_are_listed_and_swept() {
     let root = tempdir().unwrap();
     let store = store(root.path());
     let entry = catalogue::find("pocket").unwrap();
-    put(root.path(), &entry.weights(false), b"weights");
-    put(root.path(), &entry.tokenizer(), b"tokens");
+    put(root.path(), &files_of(entry).weights(false), b"weights");
+    put(root.path(), &files_of(entry).tokenizer.hub_file(), b"tokens");
     let name = "models--kyutai--pocket-tts-without-voice-cloning";
     let blobs = root.path().join("hub").join(name).join("blobs");
     fs::write(blobs.join("abc.incomplete"), "part").unwrap();

@@ -218,3 +218,36 @@ fn catalogue_models_come_with_their_voices() {
     let gated = take("pocket-french:cloning", VoiceChoice::Default).unwrap_err();
     assert!(gated.to_string().contains("/kyutai/pocket-tts,"), "{gated}");
 }
+
+#[test]
+fn a_catalogue_model_that_is_a_repository_is_pulled_by_its_alias() {
+    let root = tempdir().unwrap();
+    let server = Server::start(move |request| {
+        if request.target.starts_with("/api/models/nvidia/nemotron-speech-streaming-en-0.6b/revision/main") {
+            let names = ["m.nemo", "config.json", "model.safetensors", "tokenizer.json"]
+                .map(|name| format!("{{\"rfilename\":\"{name}\"}}"))
+                .join(",");
+            Reply::new(200).body(format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{names}]}}"))
+        } else if request.target.ends_with(".nemo") {
+            Reply::new(500)
+        } else {
+            let content = request.target.rsplit('/').next().unwrap().as_bytes().to_vec();
+            let reply = Reply::new(200).with("ETag", git_hash(&content)).with("X-Repo-Commit", COMMIT);
+            reply.body(content)
+        }
+    });
+    let store = Store::new(crate::hub::settings(root.path(), &server.url()));
+    let pulled = pull_with(&store, "nemotron", &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!((pulled.id.as_str(), pulled.files.len()), ("nemotron-speech-streaming-en-0.6b", 3));
+    let found = store.find("nemotron").unwrap();
+    assert_eq!(fs::read(&found.weights[0]).unwrap(), b"model.safetensors");
+    let voice = PullOptions { voices: VoiceChoice::Named(vec!["alba".into()]), ..PullOptions::default() };
+    let reference = Reference::parse("nemotron").unwrap();
+    let refused = store.pull(&reference, &voice, &Cancel::new(), &mut |_| {}).unwrap_err();
+    assert_eq!(refused.code(), "unknown_voice");
+    let mut settings = crate::hub::settings(root.path(), &server.url());
+    settings.offline = true;
+    let offline = Store::new(settings);
+    assert_eq!(pull_with(&offline, "nemotron", &Cancel::new(), &mut |_| {}).unwrap().id, pulled.id);
+    assert_eq!(pull_with(&offline, "parakeet", &Cancel::new(), &mut |_| {}).unwrap_err().code(), "offline");
+}

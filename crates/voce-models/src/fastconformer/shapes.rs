@@ -7,7 +7,6 @@ use super::languages;
 
 /// Names that [`FastConformerConfig::named`] knows.
 pub const SHAPES: [&str; 9] = [
-    "nano-ear",
     "fastconformer-0.12b",
     "nemotron-0.6b",
     "nemotron-3.5-0.6b",
@@ -16,6 +15,7 @@ pub const SHAPES: [&str; 9] = [
     "parakeet-rnnt-1.1b",
     "parakeet-tdt-1.1b",
     "parakeet-ctc-1.1b",
+    "nano-ear",
 ];
 
 fn mel(bins: usize, normalize: MelNormalize) -> MelConfig {

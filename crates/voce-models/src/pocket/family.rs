@@ -26,7 +26,7 @@ const ENGLISH: &str = "english";
 /// A passage rises from silence in this part of a second.
 const FADE: usize = 200;
 /// Frames that the codec decodes together once a stream is ahead of playback.
-const CODEC_GROUP: usize = 4;
+pub const CODEC_GROUP: usize = 4;
 
 /// A loaded Pocket TTS model.
 pub struct Pocket {

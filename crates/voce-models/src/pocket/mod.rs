@@ -13,7 +13,7 @@ mod vocoder;
 mod voice;
 
 pub use config::{ConfigError, FlowType, PocketConfig, TokenizerKind};
-pub use family::{Pocket, PocketParts};
+pub use family::{CODEC_GROUP, Pocket, PocketParts};
 pub use flow_head::FlowHead;
 pub use flow_lm::{FlowLm, FlowLmState, StepOutput};
 pub use legacy::SeparateFiles;

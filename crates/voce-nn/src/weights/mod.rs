@@ -18,7 +18,7 @@ pub use sharded::{MAX_SHARDS, ShardedSafetensors};
 pub use span::FileSpan;
 pub use tar_file::{MAX_HEADER_BYTES, MAX_MEMBERS, MAX_RATIO, MAX_UNPACKED, TarFile};
 pub use torch_file::TorchFile;
-pub use torch_pickle::{MAX_OPCODES, MAX_PICKLE};
+pub use torch_pickle::{MAX_NAME, MAX_OPCODES, MAX_PICKLE, MAX_TENSORS};
 
 use voce_runtime::cuda::{CudaError, Device};
 use voce_runtime::{Format, Matrix, Table, WeightArena};

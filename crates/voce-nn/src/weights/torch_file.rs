@@ -48,20 +48,21 @@ impl TorchFile {
         let Some(pickle) = zip.member(&format!("{root}/data.pkl"))? else {
             return Err(span.bad("the checkpoint has no data.pkl"));
         };
-        let tensors = torch_pickle::read(&pickle.bytes(MAX_PICKLE)?).map_err(|e| match e {
+        let pickle = pickle.bytes(MAX_PICKLE)?;
+        let tensors = torch_pickle::read(&pickle).map_err(|e| match e {
             PickleError::Code(what) => WeightError::Code { path: span.path().to_owned(), what },
             PickleError::Broken(what) => span.bad(format!("the checkpoint's pickle is damaged ({what})")),
         })?;
         let mut storages = HashMap::new();
         let mut entries = HashMap::with_capacity(tensors.len());
         for (name, tensor) in tensors {
-            let storage = match storages.get(&tensor.key) {
+            let storage = match storages.get(tensor.key) {
                 Some(storage) => FileSpan::clone(storage),
                 None => {
                     let place = zip.member(&format!("{root}/data/{}", tensor.key))?;
                     let storage =
                         place.ok_or_else(|| span.bad(format!("the data of tensor '{name}' is missing")))?;
-                    storages.insert(tensor.key.clone(), storage.clone());
+                    storages.insert(tensor.key, storage.clone());
                     storage
                 }
             };
@@ -69,7 +70,7 @@ impl TorchFile {
             let entry = entry(tensor, storage).ok_or_else(|| {
                 span.bad(format!("tensor '{name}' of shape {shape:?} reaches outside its storage"))
             })?;
-            entries.insert(name, entry);
+            entries.insert(name.to_owned(), entry);
         }
         Ok(Self { entries })
     }
@@ -81,7 +82,7 @@ impl TorchFile {
 }
 
 /// A tensor that lies wholly inside its storage and repeats nothing.
-fn entry(t: PickledTensor, storage: FileSpan) -> Option<Entry> {
+fn entry(t: PickledTensor<'_>, storage: FileSpan) -> Option<Entry> {
     let bytes = t.stored.checked_mul(t.element.bytes())?;
     let count = t.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     if bytes as u64 > storage.len() || count > t.stored {

@@ -2,14 +2,18 @@
 //!
 //! A pickle is a program. This runs the opcodes that build dicts, tuples and numbers, knows a dozen names by heart,
 //! and calls nothing: a name or an opcode outside the list ends the reading. Objects lie in flat tables, so no
-//! nesting, however deep, costs stack.
+//! nesting, however deep, costs stack. Texts stay where they lie in the pickle, however often they are named.
 
 use std::collections::HashMap;
 
 /// Most bytes of a pickle: a state dict takes some hundred bytes a tensor.
 pub const MAX_PICKLE: u64 = 32 << 20;
-/// Most opcodes of a pickle.
-pub const MAX_OPCODES: usize = 4 << 20;
+/// Most opcodes of a pickle: a tensor takes about thirty.
+pub const MAX_OPCODES: usize = 2 << 20;
+/// Most tensors of a pickle.
+pub const MAX_TENSORS: usize = 1 << 15;
+/// Most bytes of a tensor's name, and of its storage's.
+pub const MAX_NAME: usize = 512;
 
 /// Why a pickle was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +49,9 @@ impl Element {
 
 /// A tensor as the pickle describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PickledTensor {
-    pub(super) key: String,
+pub(super) struct PickledTensor<'a> {
+    /// The name of its storage.
+    pub(super) key: &'a str,
     pub(super) element: Element,
     /// Elements in the storage.
     pub(super) stored: usize,
@@ -110,15 +115,25 @@ struct StorageRef {
 }
 
 #[derive(Default)]
-struct Machine {
+struct Machine<'a> {
     stack: Vec<Value>,
-    marks: usize,
     memo: HashMap<u32, Value>,
-    texts: Vec<String>,
-    tuples: Vec<Vec<Value>>,
+    texts: Vec<&'a str>,
+    /// What tuples hold, one after the other, and where each begins and ends.
+    cells: Vec<Value>,
+    tuples: Vec<(u32, u32)>,
     dicts: Vec<Vec<(Value, Value)>>,
     storages: Vec<StorageRef>,
-    tensors: Vec<PickledTensor>,
+    tensors: Vec<PickledTensor<'a>>,
+}
+
+/// Most axes of a tensor.
+const MAX_AXES: usize = 8;
+const TOO_MANY: PickleError = PickleError::Broken("it has too many tensors");
+
+/// A name of a tensor or a storage.
+fn named(name: &str) -> Result<&str, PickleError> {
+    if name.len() > MAX_NAME { Err(PickleError::Broken("a name is too long")) } else { Ok(name) }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -142,7 +157,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Reads a state dict: the tensors by name, in their order. Entries that are no tensors are left out.
-pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, PickledTensor)>, PickleError> {
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<(&str, PickledTensor<'_>)>, PickleError> {
     let mut machine = Machine::default();
     let mut reader = Reader(bytes);
     for _ in 0..MAX_OPCODES {
@@ -153,7 +168,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, PickledTensor)>, PickleE
     Err(PickleError::Broken("it has too many opcodes"))
 }
 
-impl Machine {
+impl<'a> Machine<'a> {
     fn pop(&mut self) -> Result<Value, PickleError> {
         match self.stack.pop() {
             None | Some(Value::Mark) => Err(PickleError::Broken("its stack runs empty")),
@@ -161,34 +176,37 @@ impl Machine {
         }
     }
 
-    fn pop_to_mark(&mut self) -> Result<Vec<Value>, PickleError> {
+    /// Takes the last mark away, and says where what it marked begins.
+    fn unmark(&mut self) -> Result<usize, PickleError> {
         let at = self.stack.iter().rposition(|v| *v == Value::Mark);
-        let at = at.filter(|_| self.marks > 0).ok_or(PickleError::Broken("a mark is missing"))?;
-        let values = self.stack.split_off(at + 1);
-        self.stack.pop();
-        self.marks -= 1;
-        Ok(values)
+        let at = at.ok_or(PickleError::Broken("a mark is missing"))?;
+        self.stack.remove(at);
+        Ok(at)
     }
 
-    fn text(&mut self, bytes: &[u8]) -> Result<(), PickleError> {
+    fn text(&mut self, bytes: &'a [u8]) -> Result<(), PickleError> {
         let text = std::str::from_utf8(bytes).map_err(|_| PickleError::Broken("a string is not UTF-8"))?;
-        self.texts.push(text.to_owned());
+        self.texts.push(text);
         self.stack.push(Value::Text(self.texts.len() - 1));
         Ok(())
     }
 
-    fn tuple(&mut self, values: Vec<Value>) {
-        self.tuples.push(values);
+    /// A tuple of what lies on the stack from `at` on.
+    fn tuple(&mut self, at: usize) {
+        let start = self.cells.len() as u32;
+        self.cells.extend(self.stack.drain(at..));
+        self.tuples.push((start, self.cells.len() as u32));
         self.stack.push(Value::Tuple(self.tuples.len() - 1));
     }
 
+    fn tuple_cells(&self, tuple: usize) -> &[Value] {
+        let (start, end) = self.tuples[tuple];
+        &self.cells[start as usize..end as usize]
+    }
+
     fn tuple_of(&mut self, n: usize) -> Result<(), PickleError> {
-        let mut values = Vec::with_capacity(n);
-        for _ in 0..n {
-            values.push(self.pop()?);
-        }
-        values.reverse();
-        self.tuple(values);
+        let at = self.stack.len().checked_sub(n).filter(|&at| !self.stack[at..].contains(&Value::Mark));
+        self.tuple(at.ok_or(PickleError::Broken("its stack runs empty"))?);
         Ok(())
     }
 
@@ -210,19 +228,22 @@ impl Machine {
         Ok(())
     }
 
-    fn set(&mut self, pairs: &[Value]) -> Result<(), PickleError> {
-        let Some(Value::Dict(dict)) = self.stack.last() else {
+    /// Sets keys and values that lie on the stack from `at` on in the dict below them.
+    fn set(&mut self, at: usize) -> Result<(), PickleError> {
+        let Some(Value::Dict(dict)) = at.checked_sub(1).map(|below| self.stack[below]) else {
             return Err(PickleError::Broken("items are set on what is no dict"));
         };
-        if !pairs.len().is_multiple_of(2) {
+        let (pairs, odd) = self.stack[at..].as_chunks::<2>();
+        if !odd.is_empty() {
             return Err(PickleError::Broken("a key has no value"));
         }
-        self.dicts[*dict].extend(pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+        self.dicts[dict].extend(pairs.iter().map(|&[key, value]| (key, value)));
+        self.stack.truncate(at);
         Ok(())
     }
 
     /// One opcode; true at the end.
-    fn step(&mut self, reader: &mut Reader<'_>) -> Result<bool, PickleError> {
+    fn step(&mut self, reader: &mut Reader<'a>) -> Result<bool, PickleError> {
         let opcode = reader.take(1)?[0];
         match opcode {
             0x80 => {
@@ -234,15 +255,13 @@ impl Machine {
                 reader.take(8)?;
             }
             b'.' => return Ok(true),
-            b'(' => {
-                self.stack.push(Value::Mark);
-                self.marks += 1;
-            }
+            b'(' => self.stack.push(Value::Mark),
             b'0' => {
                 self.pop()?;
             }
             b'1' => {
-                self.pop_to_mark()?;
+                let at = self.unmark()?;
+                self.stack.truncate(at);
             }
             b'N' => self.stack.push(Value::None),
             0x88 | 0x89 => self.stack.push(Value::Bool),
@@ -290,10 +309,10 @@ impl Machine {
                 reader.take(usize::try_from(len).unwrap_or(usize::MAX))?;
                 self.stack.push(Value::Other);
             }
-            b')' => self.tuple(Vec::new()),
+            b')' => self.tuple(self.stack.len()),
             b't' => {
-                let values = self.pop_to_mark()?;
-                self.tuple(values);
+                let at = self.unmark()?;
+                self.tuple(at);
             }
             0x85..=0x87 => self.tuple_of(usize::from(opcode - 0x84))?,
             b']' => self.stack.push(Value::List),
@@ -301,17 +320,18 @@ impl Machine {
                 self.pop()?;
             }
             b'e' => {
-                self.pop_to_mark()?;
+                let at = self.unmark()?;
+                self.stack.truncate(at);
             }
             b'}' => self.empty_dict(),
             b's' => {
-                let value = self.pop()?;
-                let key = self.pop()?;
-                self.set(&[key, value])?;
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.stack.extend([key, value]);
+                self.set(self.stack.len() - 2)?;
             }
             b'u' => {
-                let pairs = self.pop_to_mark()?;
-                self.set(&pairs)?;
+                let at = self.unmark()?;
+                self.set(at)?;
             }
             b'q' => {
                 let key = reader.number(1)? as u32;
@@ -339,7 +359,7 @@ impl Machine {
                 let (Value::Text(attribute), Value::Text(module)) = (self.pop()?, self.pop()?) else {
                     return Err(PickleError::Broken("a name is not text"));
                 };
-                let named = name(&self.texts[module], &self.texts[attribute])?;
+                let named = name(self.texts[module], self.texts[attribute])?;
                 self.stack.push(Value::Name(named));
             }
             0x81 => {
@@ -373,13 +393,14 @@ impl Machine {
             Value::Text(key),
             Value::Text(_),
             Value::Int(stored),
-        ] = &self.tuples[id][..]
+        ] = self.tuple_cells(id)
         else {
             return Err(broken);
         };
         let Some(stored) = usize::try_from(stored).ok().filter(|_| self.texts[kind] == "storage") else {
             return Err(broken);
         };
+        named(self.texts[key])?;
         self.storages.push(StorageRef { key, element, stored });
         self.stack.push(Value::Storage(self.storages.len() - 1));
         Ok(())
@@ -391,9 +412,9 @@ impl Machine {
         };
         match self.pop()? {
             // Made from nothing, or from pairs that would have been set: those are not read.
-            Value::Name(Name::OrderedDict) if self.tuples[arguments].is_empty() => self.empty_dict(),
+            Value::Name(Name::OrderedDict) if self.tuple_cells(arguments).is_empty() => self.empty_dict(),
             Value::Name(Name::OrderedDict) | Value::Name(Name::Bytes) => self.stack.push(Value::Other),
-            Value::Name(Name::RebuildParameter) => match self.tuples[arguments].first() {
+            Value::Name(Name::RebuildParameter) => match self.tuple_cells(arguments).first() {
                 Some(&tensor @ Value::Tensor(_)) => self.stack.push(tensor),
                 _ => return Err(PickleError::Broken("a parameter is no tensor")),
             },
@@ -405,16 +426,20 @@ impl Machine {
 
     fn sizes(&self, value: Value) -> Result<Vec<usize>, PickleError> {
         let Value::Tuple(tuple) = value else { return Err(PickleError::Broken("a shape is no tuple")) };
+        let cells = self.tuple_cells(tuple);
+        if cells.len() > MAX_AXES {
+            return Err(PickleError::Broken("a shape has too many axes"));
+        }
         let size = |value: &Value| match value {
             Value::Int(n) => usize::try_from(*n).map_err(|_| PickleError::Broken("a size is negative")),
             _ => Err(PickleError::Broken("a size is no number")),
         };
-        self.tuples[tuple].iter().map(size).collect()
+        cells.iter().map(size).collect()
     }
 
     /// `(storage, offset, shape, strides, requires_grad, hooks[, metadata])`.
     fn tensor(&mut self, arguments: usize) -> Result<(), PickleError> {
-        let (storage, offset, shape, strides) = match self.tuples[arguments][..] {
+        let (storage, offset, shape, strides) = match *self.tuple_cells(arguments) {
             [Value::Storage(storage), Value::Int(offset), shape, strides, _, _]
             | [Value::Storage(storage), Value::Int(offset), shape, strides, _, _, _] => {
                 (storage, offset, shape, strides)
@@ -423,18 +448,21 @@ impl Machine {
         };
         let offset = usize::try_from(offset).map_err(|_| PickleError::Broken("an offset is negative"))?;
         let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
-        if shape.len() != strides.len() || shape.len() > 8 {
+        if shape.len() != strides.len() {
             return Err(PickleError::Broken("shape and strides do not fit"));
         }
         let StorageRef { key, element, stored } = self.storages[storage];
-        let key = self.texts[key].clone();
+        let key = self.texts[key];
+        if self.tensors.len() == MAX_TENSORS {
+            return Err(TOO_MANY);
+        }
         self.tensors.push(PickledTensor { key, element, stored, offset, shape, strides });
         self.stack.push(Value::Tensor(self.tensors.len() - 1));
         Ok(())
     }
 
     /// The dict on top of the stack, or the one it holds under `state_dict`.
-    fn state_dict(mut self) -> Result<Vec<(String, PickledTensor)>, PickleError> {
+    fn state_dict(mut self) -> Result<Vec<(&'a str, PickledTensor<'a>)>, PickleError> {
         let Value::Dict(top) = self.pop()? else {
             return Err(PickleError::Broken("it holds no state dict"));
         };
@@ -444,12 +472,13 @@ impl Machine {
             _ => None,
         });
         let entries = &self.dicts[inner.unwrap_or(top)];
-        let named = entries.iter().filter_map(|(key, value)| match (key, value) {
-            (Value::Text(name), Value::Tensor(tensor)) => {
-                Some((self.texts[*name].clone(), self.tensors[*tensor].clone()))
-            }
+        let tensors = entries.iter().filter_map(|(key, value)| match (key, value) {
+            (Value::Text(name), Value::Tensor(tensor)) => Some((self.texts[*name], *tensor)),
             _ => None,
         });
-        Ok(named.collect())
+        if tensors.clone().count() > MAX_TENSORS {
+            return Err(TOO_MANY);
+        }
+        tensors.map(|(name, tensor)| Ok((named(name)?, self.tensors[tensor].clone()))).collect()
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
+use voce_engine::store::Task;
 
 use super::decode_args::BenchDecodeArgs;
 use super::hear_args::BenchHearArgs;
@@ -46,6 +47,12 @@ pub(crate) enum Threads {
     Sweep,
 }
 
+/// The help of `--shape`, with every shape's name.
+pub(super) fn shape_help(task: Task) -> String {
+    let names: Vec<&str> = voce_engine::shapes(task).collect();
+    format!("Random weights of this shape: {}", names.join(", "))
+}
+
 pub(super) fn threads(text: &str) -> Result<Threads, String> {
     match text {
         "sweep" => Ok(Threads::Sweep),
@@ -70,8 +77,8 @@ pub(crate) struct BenchSayArgs {
     /// Model: a folder, a catalogue name, owner/repo or hf://...
     #[arg(short, long, env = "VOCE_MODEL")]
     pub(crate) model: Option<String>,
-    /// Random weights of this shape: pocket-100m, pocket-24l, pocket-18m, pocket-7m, pocket-2m (or 100m, 24l, ...)
-    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model")]
+    /// Random weights of a published shape
+    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model", help = shape_help(Task::Speech))]
     pub(crate) shape: Option<String>,
     /// Exactly this many frames from a text of 24 tokens
     #[arg(long, value_name = "N", env = "VOCE_BENCH_FRAMES")]
@@ -118,7 +125,7 @@ pub(crate) struct BenchSayArgs {
     /// Time another program's command on the same text; `{text}` stands for it
     #[arg(long, value_name = "COMMAND", env = "VOCE_BENCH_COMPARE")]
     pub(crate) compare: Option<String>,
-    /// Run the peers' benchmark with this Python, which has the `pocket-tts` package
+    /// Run the peers' benchmark with this Python, which has the published package of the model
     #[arg(long, value_name = "PYTHON", env = "VOCE_BENCH_PEER")]
     pub(crate) peer: Option<PathBuf>,
 }

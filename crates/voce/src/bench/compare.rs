@@ -114,7 +114,7 @@ pub(super) fn peers(console: Console, args: &BenchSayArgs, subject: &Subject, py
     let exe =
         std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
     let mut command = Command::new(python);
-    command.arg(&runner).args(["--model", model]).arg("--voce").arg(exe).arg("--pocket-python").arg(python);
+    command.arg(&runner).args(["--model", model]).arg("--voce").arg(exe).arg("--peer-python").arg(python);
     if let Some(frames) = args.frames {
         command.args(["--frames", &frames.to_string()]);
     }

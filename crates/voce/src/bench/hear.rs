@@ -11,7 +11,7 @@ use voce_engine::listener::{
     TranscriptStream,
 };
 use voce_engine::speaker::Trace;
-use voce_engine::store::Store;
+use voce_engine::store::{Store, Task};
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 
@@ -19,7 +19,7 @@ use super::args::Threads;
 use super::hear_args::BenchHearArgs;
 use super::hear_report::HearReport;
 use super::limits::Rates;
-use super::{SEED, hear_peers, trace};
+use super::{SEED, hear_peers, nothing_to_measure, trace};
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
 use crate::{device, embedded, interrupt, machine};
@@ -102,11 +102,7 @@ fn one(
             embedded::provide(&store, model)?;
             Listener::open(&store, model, &options)?
         }
-        (None, None) => {
-            return Err(Failure::usage(
-                "nothing to measure: give --model DIR, or --shape fastconformer-0.12b for random weights",
-            ));
-        }
+        (None, None) => return Err(nothing_to_measure(Task::Hearing)),
     };
     let load = begun.elapsed();
     progress.finish_and_clear();

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use voce_engine::store::Task;
 
-use super::args::{Threads, threads};
+use super::args::{Threads, shape_help, threads};
 use crate::args::PrecisionArg;
 use crate::device::DeviceArgs;
 
@@ -27,8 +28,8 @@ pub(crate) struct BenchHearArgs {
     /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://...
     #[arg(short, long, env = "VOCE_HEAR_MODEL")]
     pub(crate) model: Option<String>,
-    /// Random weights of this shape: fastconformer-0.12b, nemotron-0.6b, parakeet-tdt-0.6b, ...
-    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model")]
+    /// Random weights of a published shape
+    #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model", help = shape_help(Task::Hearing))]
     pub(crate) shape: Option<String>,
     /// Milliseconds of a chunk (or several to measure); the model's own, or whole utterances with offline models, unless given
     #[arg(long, value_name = "MS", value_delimiter = ',', env = "VOCE_CHUNK")]

@@ -5,12 +5,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use voce_engine::listener::ListenerInfo;
+use voce_engine::store::Store;
 
 use super::hear_args::BenchHearArgs;
 use crate::console::{Console, round};
 use crate::failure::{Failure, Outcome};
-
-const RUNNER: &str = "reference/fastconformer/bench_peers.py";
 
 /// Times the peers with as many streams, threads and seconds, and says how they compare to `ours` streams a core.
 pub(super) fn compare(
@@ -25,8 +24,11 @@ pub(super) fn compare(
             "--peer needs --model DIR: the others cannot make the same random weights",
         ));
     };
-    let runner = runner().ok_or_else(|| {
-        Failure::failed(format!("{RUNNER} was not found: run this inside a checkout of the project"))
+    // Each family keeps the programs that it is compared with beside its reference.
+    let family = Store::from_env()?.identify(model)?.family;
+    let name = format!("reference/{family}/bench_peers.py");
+    let runner = runner(&name).ok_or_else(|| {
+        Failure::failed(format!("{name} was not found: run this inside a checkout of the project"))
     })?;
     let chunk = args.chunk.first().copied().or(info.default_chunk_ms);
     let mode = if chunk.is_some() { "stream" } else { "offline" };
@@ -82,8 +84,8 @@ fn lines(mut command: Command) -> Outcome<Vec<Value>> {
 }
 
 /// The runner in this folder, in one above it, or above the binary.
-fn runner() -> Option<PathBuf> {
+fn runner(name: &str) -> Option<PathBuf> {
     let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let mut folders = starts.iter().flatten().flat_map(|start| start.ancestors());
-    folders.find_map(|folder| Some(folder.join(RUNNER)).filter(|path| path.is_file()))
+    folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()))
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voce_engine::speaker::{Trace, default_threads};
-use voce_engine::store::Store;
+use voce_engine::store::{Store, Task};
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions, VoiceChoice};
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
@@ -76,6 +76,13 @@ impl Threads {
     }
 }
 
+fn nothing_to_measure(task: Task) -> Failure {
+    let shape = voce_engine::shapes(task).next().unwrap_or_default();
+    Failure::usage(format!(
+        "nothing to measure: give --model DIR, or a --shape such as {shape} for random weights"
+    ))
+}
+
 /// What is measured.
 pub(crate) enum Subject {
     /// A model's files.
@@ -86,15 +93,10 @@ pub(crate) enum Subject {
 
 impl Subject {
     fn choose(args: &BenchSayArgs) -> Outcome<Self> {
-        if let Some(shape) = &args.shape {
-            let long = if shape.starts_with("pocket-") { shape.clone() } else { format!("pocket-{shape}") };
-            return Ok(Subject::Shape(long));
-        }
-        match &args.model {
-            Some(model) => Ok(Subject::Model(model.clone())),
-            None => Err(Failure::usage(
-                "nothing to measure: give --model DIR, or --shape pocket-100m for random weights",
-            )),
+        match (&args.shape, &args.model) {
+            (Some(shape), _) => Ok(Subject::Shape(shape.clone())),
+            (None, Some(model)) => Ok(Subject::Model(model.clone())),
+            (None, None) => Err(nothing_to_measure(Task::Speech)),
         }
     }
 

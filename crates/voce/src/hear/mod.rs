@@ -45,7 +45,10 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
     let store = Store::from_env()?;
     let reference = model::reference(&store, args.model.as_deref())?;
     if reference == embedded::EAR && args.model.is_none() {
-        console.note("hearing with the small built-in recogniser: `voce pull nemotron` fetches a larger one");
+        let best = model::best();
+        console.note(&format!(
+            "hearing with the small built-in recogniser: `voce pull {best}` fetches a larger one"
+        ));
     }
     let device = args.device.open()?;
     let options = ListenerOptions {

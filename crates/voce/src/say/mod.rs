@@ -67,7 +67,10 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     progress.say("loading the model");
     let reference = args.model.reference(&store)?;
     if reference == embedded::VOICE && args.model.model.is_none() {
-        console.note("speaking with the small built-in voice: `voce pull pocket` fetches a larger one");
+        let best = crate::args::best_voice();
+        console.note(&format!(
+            "speaking with the small built-in voice: `voce pull {best}` fetches a larger one"
+        ));
     }
     let speaker = Speaker::open(&store, &reference, &options)?;
     let load = begun.elapsed();

@@ -38,6 +38,68 @@ fn models_that_are_not_there() {
     holds(&text, &["pocket-klingon"]);
 }
 
+/// A folder that holds a configuration and an empty weight file.
+fn foreign(s: &Sandbox, name: &str, config: &str) -> std::path::PathBuf {
+    let dir = s.out(name);
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("config.json"), config).unwrap();
+    std::fs::write(dir.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    dir
+}
+
+#[test]
+fn models_of_another_kind() {
+    let s = Sandbox::new();
+    let place = Sandbox::new();
+    let audio = crate::hear::fixture("audio/a.wav");
+    let hear = |model: &Path| s.fails(&["-q", "hear", "--model", arg(model), arg(&audio)]);
+    let qwen = foreign(&place, "qwen", r#"{"model_type": "qwen3_tts"}"#);
+    let mimi = foreign(&place, "mimi", r#"{"model_type": "mimi"}"#);
+    let whisper = foreign(&place, "whisper", r#"{"architectures": ["WhisperForConditionalGeneration"]}"#);
+    for (dir, part) in [
+        (&qwen, "qwen' is a Qwen3-TTS model, which this build cannot run yet"),
+        (&mimi, "mimi' is a Mimi codec, a part of other models"),
+        (&whisper, "whisper' is a 'WhisperForConditionalGeneration' model, which is of no family"),
+    ] {
+        for (code, text) in [say(&s, dir, &["Hi."]), hear(dir)] {
+            assert_eq!(code, 2, "{text}");
+            holds(&text, &[part]);
+        }
+    }
+    let (code, text) = say(&s, &crate::hear::fixture("tdt"), &["Hi."]);
+    assert_eq!(code, 2);
+    holds(&text, &["is a recogniser: use `voce hear`"]);
+    let (code, text) = hear(&model("lsd"));
+    assert_eq!(code, 2);
+    holds(&text, &["is a voice model: use `voce say`"]);
+    // A model that was not pulled is told apart by its name.
+    let (code, text) = say(&s, Path::new("parakeet"), &["Hi."]);
+    assert_eq!(code, 2);
+    holds(&text, &["'parakeet-tdt-0.6b-v3' is a recogniser"]);
+    let (code, text) = hear(Path::new("pocket-french"));
+    assert_eq!(code, 2);
+    holds(&text, &["'pocket-french' is a voice model"]);
+    assert_eq!(s.fails(&["pull", "nemotron:cloning"]).0, 2);
+    // What cannot be run is shown all the same.
+    let shown = s.json(&["show", arg(&qwen), "--json"]);
+    assert_eq!((&shown["family"], &shown["task"]), (&"qwen".into(), &"speech".into()));
+    assert_eq!((&shown["runs"], &shown["parameters"]), (&false.into(), &0.into()));
+    let text = String::from_utf8(s.run(&["show", arg(&qwen)]).stdout).unwrap();
+    holds(&text, &["Qwen3-TTS", "cannot run it yet"]);
+    assert_eq!(s.fails(&["show", arg(&whisper)]).0, 2);
+}
+
+#[test]
+fn shapes_of_another_task() {
+    let s = Sandbox::new();
+    let (code, text) = s.fails(&["bench", "say", "--shape", "nemotron-0.6b"]);
+    assert_eq!(code, 2);
+    holds(&text, &["'nemotron-0.6b' is no shape for speech", "pocket-100m"]);
+    let (code, text) = s.fails(&["bench", "hear", "--shape", "pocket-100m"]);
+    assert_eq!(code, 2);
+    holds(&text, &["'pocket-100m' is no shape for hearing", "nemotron-0.6b"]);
+}
+
 #[test]
 fn precisions_that_want_a_gpu() {
     let s = Sandbox::new();

@@ -69,6 +69,12 @@ fn the_doctor_knows_this_machine() {
     assert!(json["read_gb_per_s"].as_f64().unwrap() > 0.0);
     assert_eq!(json["isa_available"][0], "scalar");
     assert_eq!(json["pocket_100m"].as_array().unwrap().len(), 4);
+    assert_eq!(json["fastconformer_0_12b"].as_array().unwrap().len(), 4);
+    for key in ["device", "device_reason", "precision", "precision_reason"] {
+        assert!(json["auto"][key].as_str().is_some_and(|text| !text.is_empty()), "{key} in {json}");
+    }
+    let text = String::from_utf8(s.run(&["doctor"]).stdout).unwrap();
+    assert!(text.contains("auto is") && text.contains("`voce bench hear --shape"), "{text}");
 }
 
 #[test]

@@ -7,6 +7,9 @@ fn an_empty_store() {
     let s = Sandbox::new();
     let all = s.json(&["list", "--all", "--json"]);
     assert!(all.as_array().unwrap().iter().any(|m| m["id"] == "pocket-french" && m["installed"] == false));
+    for model in all.as_array().unwrap() {
+        assert!(model["task"].is_string() && model["family"].is_string(), "{model}");
+    }
     let is_nemotron = |m: &serde_json::Value| m["also"][0] == "nemotron" && m["streaming"] == true;
     assert!(all.as_array().unwrap().iter().any(is_nemotron), "{all}");
     let (code, text) = s.fails(&["pull", "--offline", "pocket"]);
@@ -47,6 +50,9 @@ fn a_model_in_full() {
     let text = String::from_utf8(s.run(&["show", "pocket"]).stdout).unwrap();
     assert!(text.contains("voce pull pocket") && text.contains("int8 (auto)"), "{text}");
     assert_eq!(s.fails(&["show", "pockett"]).0, 2);
+    let absent = s.json(&["show", "nemotron", "--json"]);
+    assert_eq!((&absent["installed"], &absent["task"]), (&false.into(), &"hearing".into()));
+    assert_eq!((&absent["offline"], &absent["parameters"]), (&false.into(), &618_000_000.into()));
 }
 
 #[test]

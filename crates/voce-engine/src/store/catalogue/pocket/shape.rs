@@ -26,7 +26,7 @@ impl HeadType {
         }
     }
 
-    fn time_embedders(self) -> u64 {
+    const fn time_embedders(self) -> u64 {
         match self {
             HeadType::Lsd => 2,
             HeadType::Drifting | HeadType::Pointwise => 0,
@@ -104,106 +104,125 @@ const RATIOS: [u64; 3] = [6, 5, 4];
 const RESAMPLE_KERNEL: u64 = 32;
 const TIME_FREQUENCIES: u64 = 128;
 
-fn layer_norm(width: u64) -> u64 {
+const fn layer_norm(width: u64) -> u64 {
     2 * width
 }
 
+const fn linear(from: u64, to: u64) -> u64 {
+    from * to + to
+}
+
+const fn or(value: Option<u32>, otherwise: u32) -> u64 {
+    match value {
+        Some(value) => value as u64,
+        None => otherwise as u64,
+    }
+}
+
 impl CodecSide {
-    fn transformer(&self) -> u64 {
-        let (d, ff) = (u64::from(self.d_model), u64::from(self.dim_feedforward));
-        u64::from(self.num_layers) * (4 * d * d + 2 * d * ff + 2 * layer_norm(d) + 2 * d)
+    const fn transformer(&self) -> u64 {
+        let (d, ff) = (self.d_model as u64, self.dim_feedforward as u64);
+        self.num_layers as u64 * (4 * d * d + 2 * d * ff + 2 * layer_norm(d) + 2 * d)
     }
 
-    fn convolutions(&self) -> u64 {
-        let (filters, dimension) = (u64::from(self.n_filters), u64::from(self.dimension));
+    const fn convolutions(&self) -> u64 {
+        let (filters, dimension) = (self.n_filters as u64, self.dimension as u64);
         let widest = filters << RATIOS.len();
-        let mut total = u64::from(self.kernel_size) * dimension * widest;
+        let mut total = self.kernel_size as u64 * dimension * widest;
         let mut wide = widest;
-        for ratio in RATIOS {
+        let mut stage = 0;
+        while stage < RATIOS.len() {
             let narrow = wide / 2;
             let hidden = narrow / 2;
-            total += wide * narrow * 2 * ratio;
+            total += wide * narrow * 2 * RATIOS[stage];
             total += 3 * narrow * hidden + hidden + hidden * narrow + narrow;
             wide = narrow;
+            stage += 1;
         }
         total
     }
 
-    fn decoder_parameters(&self) -> u64 {
-        let filters = u64::from(self.n_filters);
+    const fn decoder_parameters(&self) -> u64 {
+        let filters = self.n_filters as u64;
         let biases = filters * (8 + 4 + 2 + 1) + 1;
         self.convolutions() + biases + 3 * filters
     }
 
-    fn encoder_parameters(&self) -> u64 {
-        let (filters, dimension) = (u64::from(self.n_filters), u64::from(self.dimension));
+    const fn encoder_parameters(&self) -> u64 {
+        let (filters, dimension) = (self.n_filters as u64, self.dimension as u64);
         let widest = filters << RATIOS.len();
         let biases = filters * (1 + 2 + 4 + 8) + dimension;
         // The wide end has the short kernel and the waveform's end the long one: mirrored against the decoder.
-        let ends = 3 * dimension * widest + u64::from(self.kernel_size) * filters;
-        self.convolutions() - u64::from(self.kernel_size) * dimension * widest + ends + biases
+        let ends = 3 * dimension * widest + self.kernel_size as u64 * filters;
+        self.convolutions() - self.kernel_size as u64 * dimension * widest + ends + biases
     }
 }
 
 impl PocketShape {
     /// The decoder's side of the codec.
-    pub fn decoder_side(&self) -> &CodecSide {
-        self.decoder.as_ref().unwrap_or(&self.encoder)
+    pub const fn decoder_side(&self) -> &CodecSide {
+        match &self.decoder {
+            Some(side) => side,
+            None => &self.encoder,
+        }
+    }
+
+    /// Parameters of the backbone's layers.
+    pub const fn backbone_parameters(&self) -> u64 {
+        let d = self.d_model as u64;
+        let attn = or(self.attn_dim, self.d_model);
+        let kv = attn / self.num_heads as u64 * or(self.num_kv_heads, self.num_heads);
+        let ff = or(self.dim_feedforward, self.d_model * self.hidden_scale);
+        self.num_layers as u64 * (d * (attn + 2 * kv) + attn * d + 2 * d * ff + 2 * layer_norm(d))
+    }
+
+    /// Parameters of the text embedding.
+    pub const fn embedding_parameters(&self) -> u64 {
+        let (rows, d) = (self.n_bins as u64 + 1, self.d_model as u64);
+        match self.rank {
+            Some(rank) => (rows + d) * rank as u64,
+            None => rows * d,
+        }
     }
 
     /// Parameters of the language model: embedding, backbone and flow head.
-    pub fn flow_parameters(&self) -> u64 {
-        let latent = u64::from(LATENT_DIM);
-        let d = u64::from(self.d_model);
-        let attn = u64::from(self.attn_dim.unwrap_or(self.d_model));
-        let kv = attn / u64::from(self.num_heads) * u64::from(self.num_kv_heads.unwrap_or(self.num_heads));
-        let ff = u64::from(self.dim_feedforward.unwrap_or(self.d_model * self.hidden_scale));
-        let layer = d * (attn + 2 * kv) + attn * d + 2 * d * ff + 2 * layer_norm(d);
-
-        let rows = u64::from(self.n_bins) + 1;
-        let embedding = match self.rank.map(u64::from) {
-            Some(rank) => rows * rank + rank * d,
-            None => rows * d,
-        };
-        let z = u64::from(self.z_dim.unwrap_or(self.d_model));
+    pub const fn flow_parameters(&self) -> u64 {
+        let (latent, d) = (LATENT_DIM as u64, self.d_model as u64);
+        let z = or(self.z_dim, self.d_model);
         let z_proj = if self.z_dim.is_some() { d * z } else { 0 };
         let bos = if self.insert_bos_before_voice { d } else { 0 };
-        let speaker = d * u64::from(self.inner_dim);
+        let speaker = d * self.inner_dim as u64;
         let small = 3 * latent + bos + latent * d + layer_norm(d) + z_proj + z + 1 + speaker;
-        embedding + u64::from(self.num_layers) * layer + self.head_parameters(z) + small
+        self.embedding_parameters() + self.backbone_parameters() + self.head_parameters(z) + small
     }
 
-    fn head_parameters(&self, z: u64) -> u64 {
-        let (latent, w) = (u64::from(LATENT_DIM), u64::from(self.flow_dim));
-        let linear = |from: u64, to: u64| from * to + to;
+    const fn head_parameters(&self, z: u64) -> u64 {
+        let (latent, w) = (LATENT_DIM as u64, self.flow_dim as u64);
         let block = layer_norm(w) + 2 * linear(w, w) + linear(w, 3 * w);
         let time = TIME_FREQUENCIES + linear(2 * TIME_FREQUENCIES, w) + linear(w, w) + w;
         linear(z, w)
             + linear(latent, w)
-            + u64::from(self.flow_depth) * block
+            + self.flow_depth as u64 * block
             + linear(w, latent)
             + linear(w, 2 * w)
             + self.flow_type.time_embedders() * time
     }
 
     /// Parameters that only voice cloning needs: the codec's encoder.
-    pub fn encoder_parameters(&self) -> u64 {
-        let downsample = u64::from(self.inner_dim) * u64::from(self.encoder.dimension) * RESAMPLE_KERNEL;
+    pub const fn encoder_parameters(&self) -> u64 {
+        let downsample = self.inner_dim as u64 * self.encoder.dimension as u64 * RESAMPLE_KERNEL;
         self.encoder.encoder_parameters() + self.encoder.transformer() + downsample
     }
 
     /// Parameters of the codec's decoder.
-    pub fn decoder_parameters(&self) -> u64 {
-        let outer = u64::from(self.outer_dim);
+    pub const fn decoder_parameters(&self) -> u64 {
+        let outer = self.outer_dim as u64;
         let side = self.decoder_side();
-        side.decoder_parameters()
-            + side.transformer()
-            + outer * u64::from(LATENT_DIM)
-            + outer * RESAMPLE_KERNEL
+        side.decoder_parameters() + side.transformer() + outer * LATENT_DIM as u64 + outer * RESAMPLE_KERNEL
     }
 
     /// Parameters in the weight file.
-    pub fn parameters(&self) -> u64 {
+    pub const fn parameters(&self) -> u64 {
         self.flow_parameters() + self.encoder_parameters() + self.decoder_parameters()
     }
 
