@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     /// Port to listen on; 0 takes any [default: 8080]
     #[arg(short, long, env = "VOCE_PORT")]
     pub(super) port: Option<u16>,
-    /// Voice models, the first being the default [default: pocket if it was pulled, else the built-in voice]
+    /// Voice models, the first being the default [default: the best that was pulled, else the built-in voice]
     #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_SPEAK")]
     pub(super) speak: Vec<String>,
     /// Recognisers, the first being the default [default: the best that was pulled, else the built-in
