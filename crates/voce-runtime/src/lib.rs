@@ -20,9 +20,9 @@ pub use error::RuntimeError;
 pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, NO_ROW, RowList};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
-    KvCache, KvFormat, KvIndex, KvSpec, LinearOp, Modulation, Norm, RelativeAttentionOp, RelativePositions,
-    ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec, SubsampleState, UpsampleOp,
-    Vector, View,
+    KvCache, KvFormat, KvIndex, KvSpec, LinearOp, MAX_POSITION, Modulation, Norm, RelativeAttentionOp,
+    RelativePositions, ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec,
+    SubsampleState, UpsampleOp, Vector, View,
 };
 pub use exec::{BEAM_LANES, BeamHeld, BeamHyp, BeamNode, BeamRun, Beams, BeamsOp, MAX_WIDTH};
 pub use exec::{

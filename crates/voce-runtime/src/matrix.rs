@@ -235,6 +235,11 @@ impl Matrix {
         self.data.bytes().len() + self.scales.as_ref().map_or(0, |s| s.bytes().len())
     }
 
+    /// Panics where the weights are not: on a device, or with a CPU.
+    pub(crate) fn expect_place(&self, on_device: bool) {
+        assert_eq!(self.device.is_some(), on_device, "weights on a device: as the ops that read them");
+    }
+
     pub(crate) fn panel_bytes(&self) -> usize {
         panel_bytes(self.format, self.kp)
     }

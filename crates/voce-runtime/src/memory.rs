@@ -17,6 +17,12 @@ const SLAB: usize = 16 << 20;
 /// the slots that no stream uses cost nothing.
 const PAGES_FROM: usize = 1 << 20;
 
+/// The product of lengths, which is one of memory.
+pub(crate) fn volume<const N: usize>(lengths: [usize; N]) -> usize {
+    let fits = lengths.into_iter().try_fold(1usize, usize::checked_mul);
+    fits.filter(|&n| isize::try_from(n).is_ok()).expect("a size that fits in memory")
+}
+
 /// Plain numbers: any bit pattern is a value and zero is zero.
 ///
 /// # Safety
@@ -261,9 +267,9 @@ impl WeightArena {
     /// Reserves `len` zeroed bytes, lets `fill` write them, and returns a handle to them.
     pub fn store(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Stored {
         let mut open = self.open.lock().unwrap_or_else(|e| e.into_inner());
-        let padded = len.next_multiple_of(ALIGN);
+        let padded = len.checked_next_multiple_of(ALIGN).expect("a size that fits in memory");
         let (slab, used) = match open.take() {
-            Some((slab, used)) if used + padded <= slab.0.len => (slab, used),
+            Some((slab, used)) if padded <= slab.0.len - used => (slab, used),
             _ => {
                 let mut memory = AlignedVec::zeroed(padded.max(SLAB));
                 advise_huge(&mut memory);
@@ -287,6 +293,27 @@ mod tests {
             let v = AlignedVec::<f32>::zeroed(len);
             assert_eq!(v.as_ptr() as usize % ALIGN, 0);
             assert!(v.iter().all(|&x| x == 0.0));
+        }
+    }
+
+    #[test]
+    fn sizes_beyond_memory_panic() {
+        for len in [usize::MAX, usize::MAX - ALIGN + 2, isize::MAX as usize + 1] {
+            let arena = WeightArena::new();
+            arena.store(10, |b| b.fill(1));
+            let store = std::panic::AssertUnwindSafe(|| arena.store(len, |_| panic!("nothing to fill")));
+            let why = std::panic::catch_unwind(store).map(drop).unwrap_err();
+            let why =
+                why.downcast_ref::<String>().map_or_else(|| *why.downcast_ref::<&str>().unwrap(), |w| w);
+            assert!(why.contains("fits in memory"), "{len}: {why}");
+            // And the arena goes on.
+            assert_eq!(arena.store(3, |b| b.fill(7)).bytes(), [7; 3]);
+        }
+        assert_eq!(volume([3, 5, 7]), 105);
+        assert_eq!(volume([usize::MAX, 0]), 0);
+        assert_eq!(volume([isize::MAX as usize, 1]), isize::MAX as usize);
+        for lengths in [[isize::MAX as usize + 1, 1], [1 << 40, 1 << 40], [usize::MAX, 2]] {
+            assert!(std::panic::catch_unwind(|| volume(lengths)).is_err(), "{lengths:?}");
         }
     }
 

@@ -3,12 +3,13 @@
 //! `emulator/device.h` gives the C++ compiler the part of CUDA that the kernels use, `emulator/scheduler.cpp` runs a
 //! block's threads as fibres. Built at first use with the system's C++ compiler into the temporary folder.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::driver::{Address, Command, DeviceInfo, Driver, Graph, Product, ProductKind, Stream};
 use super::{CudaError, program};
@@ -23,6 +24,25 @@ pub(crate) struct Emulator {
     /// Bytes that it has, and those in use.
     memory: Arc<AtomicU64>,
     used: AtomicU64,
+    /// The number of the next stream.
+    streams: AtomicU64,
+    late: Mutex<Late>,
+}
+
+/// What a device may do later than it is asked to, and this one does as late as it may.
+#[derive(Default)]
+struct Late {
+    /// Host memory that is pinned, by its address.
+    pinned: HashMap<usize, usize>,
+    /// Copies from there that are to be made.
+    copies: Vec<LateCopy>,
+}
+
+struct LateCopy {
+    stream: Stream,
+    to: Address,
+    from: usize,
+    bytes: usize,
 }
 
 fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
@@ -114,7 +134,8 @@ impl Emulator {
             driver: 12_000,
         };
         let memory = Arc::new(AtomicU64::new(info.memory));
-        Ok(Self { info, launch, names, memory, used: AtomicU64::new(0) })
+        let (used, streams) = (AtomicU64::new(0), AtomicU64::new(1));
+        Ok(Self { info, launch, names, memory, used, streams, late: Mutex::default() })
     }
 
     /// The same with this many bytes of memory, which may change.
@@ -126,6 +147,19 @@ impl Emulator {
     pub(crate) fn of(mut self, capability: (u32, u32)) -> Self {
         self.info.capability = capability;
         self
+    }
+
+    /// Makes the copies that a stream was asked for, or all.
+    fn catch_up(&self, stream: Option<Stream>) {
+        let mut late = self.late.lock().unwrap_or_else(|e| e.into_inner());
+        late.copies.retain(|c| {
+            let now = stream.is_none_or(|s| s == c.stream);
+            if now {
+                // SAFETY: device memory of that size, and host memory that stays where it is while it is pinned.
+                unsafe { std::ptr::copy_nonoverlapping(c.from as *const u8, c.to as *mut u8, c.bytes) };
+            }
+            !now
+        });
     }
 
     /// # Safety
@@ -224,30 +258,44 @@ impl Driver for Emulator {
     }
 
     fn stream(&self, _first: bool) -> Result<Stream, CudaError> {
-        Ok(Stream(0))
+        Ok(Stream(self.streams.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn close(&self, _stream: Stream) {}
+    fn close(&self, stream: Stream) {
+        self.catch_up(Some(stream));
+    }
 
-    fn upload(&self, _stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
+    fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
+        self.catch_up(Some(stream));
+        let (at, bytes) = (from.as_ptr() as usize, from.len());
+        let mut late = self.late.lock().unwrap_or_else(|e| e.into_inner());
+        if late.pinned.iter().any(|(&begin, &len)| begin <= at && at + bytes <= begin + len) {
+            late.copies.push(LateCopy { stream, to, from: at, bytes });
+            return Ok(());
+        }
         // SAFETY: device memory of that size, which is host memory.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
-    fn download(&self, _stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+    fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
+        self.catch_up(Some(stream));
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
-    fn pin(&self, _at: usize, _bytes: usize) -> bool {
+    fn pin(&self, at: usize, bytes: usize) -> bool {
+        self.late.lock().unwrap_or_else(|e| e.into_inner()).pinned.insert(at, bytes);
         true
     }
 
-    fn unpin(&self, _at: usize) {}
+    fn unpin(&self, at: usize) {
+        self.late.lock().unwrap_or_else(|e| e.into_inner()).pinned.remove(&at);
+    }
 
-    fn enqueue(&self, _stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
+    fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError> {
+        self.catch_up(Some(stream));
         for command in commands {
             match command {
                 Command::Launch { kernel, shape, args: at, len } => {
@@ -320,11 +368,13 @@ impl Driver for Emulator {
         None
     }
 
-    fn wait(&self, _stream: Stream) -> Result<(), CudaError> {
+    fn wait(&self, stream: Stream) -> Result<(), CudaError> {
+        self.catch_up(Some(stream));
         Ok(())
     }
 
     fn wait_all(&self) -> Result<(), CudaError> {
+        self.catch_up(None);
         Ok(())
     }
 }

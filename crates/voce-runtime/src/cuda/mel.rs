@@ -52,8 +52,10 @@ unsafe impl Args for StandardiseArgs {}
 impl Cuda {
     /// Makes host memory ready to be written: what was on its way from there has arrived.
     pub(crate) fn stage(&mut self, staging: &mut Staging, len: usize) {
-        if staging.len * 4 >= LARGE {
-            self.queue.wait();
+        match staging.was_taken_by(self.queue.number) {
+            Some(true) => self.queue.wait(),
+            Some(false) => {}
+            None => staging.leave(),
         }
         staging.grow(len, &self.queue.device);
     }
@@ -65,6 +67,7 @@ impl Cuda {
             self.queue.reserve(&mut memory, staging.host.len() * 4)
         };
         self.queue.upload(samples, bytes(&staging.host[..values]));
+        staging.is_taken_by(self.queue.number, values * 4 >= LARGE);
         let [window, roots, bands, weights] =
             [&f.window, &f.roots, &f.bands, &f.weights].map(|v| self.constant(v));
         let out = self.write(out);

@@ -289,12 +289,16 @@ impl Pinned {
         let at = values.as_ptr() as usize;
         device.driver.pin(at, size_of_val(values)).then(|| Self { device: device.clone(), at })
     }
+
+    /// Waits until no copy is under way.
+    pub(crate) fn wait(&self) {
+        self.device.check(self.device.driver.wait_all());
+    }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Copies may still be under way.
-        self.device.check(self.device.driver.wait_all());
+        self.wait();
         self.device.driver.unpin(self.at);
     }
 }

@@ -164,6 +164,10 @@ impl Cuda {
             let to = at + 4 * written.start as u64;
             if !buffer.shared {
                 self.queue.upload(to, bytes(values));
+                if buffer.twin.pinned.is_some() && size_of_val(values) >= queue::LARGE {
+                    // The device copies from pinned memory by itself, and the host may write there next.
+                    self.queue.wait();
+                }
             } else if at != 0 {
                 // Others may read it next, and they do not wait for what this executor enqueues.
                 let result = self.queue.device.write(to, bytes(values));

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
@@ -46,6 +47,8 @@ struct Area {
 /// Recorded work.
 pub(crate) struct Queue {
     pub(crate) device: Arc<Device>,
+    /// Another than that of any queue before it.
+    pub(super) number: u64,
     stream: Stream,
     commands: Vec<Command>,
     args: Vec<u8>,
@@ -66,9 +69,11 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(device: Arc<Device>, first: bool) -> Result<Self, CudaError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let stream = device.driver.stream(first)?;
         Ok(Self {
             device,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             stream,
             commands: Vec::new(),
             args: Vec::new(),

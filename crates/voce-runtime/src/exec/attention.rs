@@ -104,11 +104,17 @@ impl Exec {
         assert!(op.heads / kv_heads <= MAX_GROUP, "at most {MAX_GROUP} query heads share a key head");
         assert_eq!(op.qkv.cols, (op.heads + 2 * kv_heads) * dim, "qkv width");
         assert!(rows <= op.qkv.rows && rows <= out.rows && op.heads * dim <= out.cols, "rows fit");
+        assert!(op.layer < spec.layers, "layer {} of {}", op.layer, spec.layers);
+        assert!(op.rope.is_none_or(|r| 2 * r.freqs.len() <= dim), "a rotation of a head's values");
+        assert!(op.window != Some(0), "a row sees itself");
+        self.scratch.marks.check(spec.slots, op.spans.iter().map(|s| s.slot));
         let mut longest = 0;
         for s in op.spans {
             let end = op.cache.position(s.slot) + s.rows;
             match op.window {
-                Some(w) => assert!(w + s.rows <= spec.capacity + 1, "ring holds window and rows"),
+                Some(w) => {
+                    assert!(w.saturating_add(s.rows) <= spec.capacity + 1, "ring holds window and rows")
+                }
                 None => assert!(end <= spec.capacity, "position {end} past capacity {}", spec.capacity),
             }
             longest = longest.max(op.window.map_or(end, |w| end.min(w)));

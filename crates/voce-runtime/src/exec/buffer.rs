@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::cuda::{Memory, Pinned};
 use crate::matrix::Format;
-use crate::memory::AlignedVec;
+use crate::memory::{AlignedVec, volume};
 
 /// Row-major f32 activations of fixed capacity.
 ///
@@ -69,7 +69,7 @@ impl Clone for Buffer {
 impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
-        let data = AlignedVec::zeroed(rows * cols);
+        let data = AlignedVec::zeroed(volume([rows, cols]));
         Self { data, rows, cols, products: None, shared: false, twin: Twin::default() }
     }
 
@@ -85,17 +85,18 @@ impl Buffer {
 
     /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
     pub fn shape(&mut self, rows: usize, cols: usize) {
-        if self.data.len() < rows * cols {
+        let len = volume([rows, cols]);
+        if self.data.len() < len {
             (self.twin.pinned, self.twin.fetches) = (None, 0);
         }
-        self.data.reserve_zeroed(rows * cols);
+        self.data.reserve_zeroed(len);
         (self.rows, self.cols) = (rows, cols);
         self.discard();
     }
 
     /// The same values as rows of another length.
     pub fn regroup(&mut self, rows: usize, cols: usize) {
-        assert_eq!(rows * cols, self.rows * self.cols, "as many values");
+        assert_eq!(volume([rows, cols]), self.rows * self.cols, "as many values");
         (self.rows, self.cols) = (rows, cols);
     }
 

@@ -8,7 +8,7 @@ use super::linear::{Operand, OperandKind, Product, run_product};
 use super::{Buffer, Exec, Shared, Span, Vector};
 use crate::cuda::PastRows;
 use crate::matrix::Matrix;
-use crate::memory::AlignedVec;
+use crate::memory::{AlignedVec, volume};
 use crate::pool::share;
 use crate::simd::{Activation, Store};
 
@@ -37,7 +37,7 @@ pub struct ConvState {
 impl ConvState {
     /// A state before the first row.
     pub fn new(spec: ConvStateSpec) -> Self {
-        let rows = AlignedVec::zeroed(spec.slots * spec.history * spec.channels);
+        let rows = AlignedVec::zeroed(volume([spec.slots, spec.history, spec.channels]));
         Self { spec, rows, fresh: vec![true; spec.slots], device: PastRows::default() }
     }
 
@@ -127,8 +127,8 @@ impl Exec {
         }
     }
 
-    /// Runs a convolution. A slot has one span at most. Where `w` has more outputs than `out` has columns, each output row of the
-    /// product is several consecutive rows of `out` (a transposed convolution).
+    /// Runs a convolution. A slot has one span at most. Where `w` has more outputs than `out` has columns, each output row
+    /// of the product is several consecutive rows of `out` (a transposed convolution).
     pub fn conv(&mut self, op: &ConvOp<'_>, state: &mut ConvState, out: &mut Buffer) {
         let (cin, hist) = (op.x.cols, state.spec.history);
         let rows_in: usize = op.spans.iter().map(|s| s.rows).sum();
@@ -136,6 +136,8 @@ impl Exec {
         assert_eq!(state.spec.channels, cin, "state channels");
         assert_eq!(hist, ConvOp::history(op.taps, op.stride, op.dilation), "state history");
         assert!(rows_in <= op.x.rows, "input rows");
+        op.w.expect_place(self.cuda.is_some());
+        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         let out_stride = if op.w.n > out.cols { op.w.n } else { out.cols };
         assert!(out_stride.is_multiple_of(out.cols), "outputs fold into rows");
         let kind = OperandKind::of(op.w.format, self.kernels);
@@ -276,6 +278,7 @@ impl Exec {
         assert_eq!((state.spec.history, state.spec.channels), (taps - 1, channels), "state shape");
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         assert!(rows <= op.x.rows && rows * stride <= out.rows && channels <= out.cols, "rows fit");
+        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         if rows == 0 {
             return;
         }

@@ -36,6 +36,7 @@ impl Exec {
         assert_eq!((state.spec.history, state.spec.channels), (history, channels), "state shape");
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         assert!(rows <= op.x.rows && rows <= out.rows && channels <= out.cols, "rows fit");
+        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         if let Some(b) = op.bias {
             assert_eq!(b.len(), channels, "bias length");
         }

@@ -45,6 +45,7 @@ impl Exec {
             "norm parameters"
         );
         assert!(rows <= qkv.rows(), "rows fit");
+        assert!(op.rope.is_none_or(|r| 2 * r.freqs.len() <= dim), "a rotation of a head's values");
         if let Some(cuda) = &mut self.cuda {
             return cuda.head_norm(op, qkv);
         }

@@ -9,11 +9,14 @@ use std::sync::OnceLock;
 
 use super::Exec;
 use crate::cuda::{CudaError, Memory};
-use crate::memory::AlignedVec;
+use crate::memory::{AlignedVec, volume};
 use crate::simd::lanes::{LANES, round_bf16};
 
 /// Positions that a product over positions takes at once.
 pub(super) const TILE: usize = 32;
+
+/// The last position that a slot can come to: far beyond any stream, and sums of it with rows do not overflow.
+pub const MAX_POSITION: usize = isize::MAX as usize / 2;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +183,10 @@ pub struct KvCache {
 impl KvCache {
     /// Empty rings.
     pub fn new(spec: KvSpec) -> Self {
-        let spec = KvSpec { capacity: spec.capacity.next_multiple_of(TILE), ..spec };
+        let capacity = spec.capacity.checked_next_multiple_of(TILE).expect("a size that fits in memory");
+        let spec = KvSpec { capacity, ..spec };
+        // As bytes of the largest format: offsets in the storage are computed without a look back.
+        volume([8, spec.layers, spec.slots, spec.kv_heads, capacity, spec.width()]);
         Self { spec, storage: OnceLock::new(), positions: vec![0; spec.slots] }
     }
 
@@ -196,7 +202,9 @@ impl KvCache {
 
     /// Moves a slot on, after all layers have run over its rows.
     pub fn advance(&mut self, slot: usize, rows: usize) {
-        self.positions[slot] += rows;
+        let at = &mut self.positions[slot];
+        assert!(rows <= MAX_POSITION - *at, "a stream of at most {MAX_POSITION} positions");
+        *at += rows;
     }
 
     /// Starts a slot anew.
@@ -286,11 +294,18 @@ impl KvCache {
         [self.offset(layer, slot, head, 0), self.offset(layer, slot, head, 1)]
     }
 
+    fn check(&self, at: KvIndex, kv: usize) {
+        let s = &self.spec;
+        let there = at.layer < s.layers && at.slot < s.slots && at.head < s.kv_heads && kv < 2;
+        assert!(there, "{at:?} of {s:?}");
+    }
+
     /// Writes the key (`kv` 0) or value (1) of one head at an absolute position; not for caches on a device.
     pub fn write(&mut self, at: KvIndex, kv: usize, values: &[f32]) {
+        self.check(at, kv);
         let base = self.base();
         let ring = self.offset(at.layer, at.slot, at.head, kv);
-        // SAFETY: the ring is inside the storage, which is exclusively borrowed.
+        // SAFETY: the ring is inside the storage, as was checked, and the storage is exclusively borrowed.
         unsafe {
             self.spec.put(base, ring, kv, at.position % self.spec.capacity, &values[..self.spec.head_dim])
         };
@@ -298,6 +313,7 @@ impl KvCache {
 
     /// Reads the key (`kv` 0) or value (1) of one head at an absolute position; not for caches on a device.
     pub fn read(&self, at: KvIndex, kv: usize, out: &mut [f32]) {
+        self.check(at, kv);
         let s = &self.spec;
         let ring = self.offset(at.layer, at.slot, at.head, kv);
         let p = at.position % s.capacity;
@@ -311,7 +327,7 @@ impl KvCache {
         }
     }
 
-    fn check_prefix(&self, from: &KvCache, positions: usize) {
+    fn check_prefix(&self, from: &KvCache, from_slot: usize, positions: usize) {
         let (a, b) = (self.spec, from.spec);
         assert!(
             a.layers == b.layers
@@ -321,12 +337,14 @@ impl KvCache {
             "caches of one model"
         );
         assert!(positions <= a.capacity && positions <= b.capacity, "prefix fits both rings");
+        assert!(from_slot < b.slots, "slot {from_slot} of {}", b.slots);
     }
 
     /// Copies the first `positions` positions of a slot of another cache of the same heads into `slot`, and sets
     /// its position; for caches that may be on a device there is [`Exec::copy_prefix`].
     pub fn copy_prefix(&mut self, slot: usize, from: &KvCache, from_slot: usize, positions: usize) {
-        self.check_prefix(from, positions);
+        self.check_prefix(from, from_slot, positions);
+        assert!(slot < self.spec.slots, "slot {slot} of {}", self.spec.slots);
         let (a, b) = (self.spec, from.spec);
         // Whole panels of keys; of values, the first positions of each panel.
         let blocks = positions.div_ceil(LANES);
@@ -395,7 +413,8 @@ impl Exec {
         from_slot: usize,
         positions: usize,
     ) {
-        cache.check_prefix(from, positions);
+        cache.check_prefix(from, from_slot, positions);
+        self.scratch.marks.check(cache.spec.slots, slots.iter().copied());
         match &mut self.cuda {
             None => slots.iter().for_each(|&slot| cache.copy_prefix(slot, from, from_slot, positions)),
             Some(cuda) if from.memory().is_some() => {

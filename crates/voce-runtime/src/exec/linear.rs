@@ -142,6 +142,7 @@ impl Exec {
         assert_eq!(op.x.width(), halves * w.k, "input width");
         assert!(rows <= op.x.rows() && rows <= out.rows, "rows fit");
         assert!(w.n <= out.cols, "outputs fit");
+        w.expect_place(self.cuda.is_some());
         if rows == 0 {
             return;
         }

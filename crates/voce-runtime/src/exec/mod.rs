@@ -21,6 +21,7 @@ mod rows;
 mod sampling;
 mod search;
 mod select;
+mod slots;
 mod staging;
 mod subsample;
 mod table;
@@ -34,7 +35,7 @@ pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
 pub use depthwise::DepthwiseOp;
 pub use head_norm::{HeadNormOp, HeadNorms};
-pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec};
+pub use kv_cache::{KvCache, KvFormat, KvIndex, KvSpec, MAX_POSITION};
 pub use linear::{Gate, LinearOp, Modulation, Norm};
 pub use lstm::{AddReluOp, LstmCellOp};
 pub use mel::{MelFilters, MelOp, MelSpan};
@@ -104,6 +105,21 @@ struct Scratch {
     scales: AlignedVec<f32>,
     /// Group sums of quantised rows.
     sums: AlignedVec<i32>,
+    marks: slots::Marks,
+}
+
+impl Scratch {
+    /// Of a team of `threads`.
+    fn new(threads: usize) -> Self {
+        Self {
+            operand: AlignedVec::zeroed(0),
+            rows: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
+            products: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
+            scales: AlignedVec::zeroed(0),
+            sums: AlignedVec::zeroed(0),
+            marks: slots::Marks::default(),
+        }
+    }
 }
 
 /// Runs ops on a team of threads with the kernels of one instruction set.
@@ -126,15 +142,12 @@ impl Exec {
         if !isa.supported() {
             return Err(RuntimeError::IsaUnsupported(isa));
         }
-        let pool = Pool::new(threads)?;
-        let scratch = Scratch {
-            operand: AlignedVec::zeroed(0),
-            rows: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
-            products: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
-            scales: AlignedVec::zeroed(0),
-            sums: AlignedVec::zeroed(0),
-        };
-        Ok(Self { pool, kernels: kernels(isa), scratch, cuda: None })
+        Ok(Self {
+            pool: Pool::new(threads)?,
+            kernels: kernels(isa),
+            scratch: Scratch::new(threads),
+            cuda: None,
+        })
     }
 
     /// An executor of a device.
@@ -149,9 +162,11 @@ impl Exec {
         Ok(Self { cuda: Some(Box::new(cuda)), ..Self::new(1)? })
     }
 
-    /// The same with so many threads for what [`Exec::together`] is given: an executor of a device begins with one.
+    /// The same with another number of threads. An executor of a device begins with one, for what [`Exec::together`] is
+    /// given.
     pub fn with_threads(self, threads: usize) -> Result<Self, RuntimeError> {
-        Ok(Self { pool: Pool::new(threads)?, ..self })
+        // Scratch is by thread.
+        Ok(Self { pool: Pool::new(threads)?, scratch: Scratch::new(threads), ..self })
     }
 
     /// Runs `job(share)` once for each of as many shares as there are threads, side by side: for what the host does

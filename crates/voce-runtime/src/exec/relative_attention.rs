@@ -65,6 +65,9 @@ impl Exec {
         assert_eq!(op.positions.heads.len(), heads, "positions per head");
         assert!(op.content_bias.len() == heads * dim && op.position_bias.len() == heads * dim, "biases");
         assert!(rows <= op.qkv.rows && rows <= out.rows && heads * dim <= out.cols, "rows fit");
+        assert!(op.layer < spec.layers, "layer {} of {}", op.layer, spec.layers);
+        op.positions.heads.iter().for_each(|m| m.expect_place(self.cuda.is_some()));
+        self.scratch.marks.check(spec.slots, op.spans.iter().map(|s| s.slot));
         let mut longest = 0;
         for s in op.spans {
             let start = op.cache.position(s.slot);

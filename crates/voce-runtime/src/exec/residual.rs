@@ -36,6 +36,7 @@ impl Exec {
         assert_eq!(state.spec.channels, width, "state channels");
         assert_eq!(state.spec.history, ConvOp::history(op.taps, 1, op.dilation), "state history");
         assert!(rows <= op.x.rows && rows <= out.rows, "rows fit");
+        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         assert!(op.first_bias.is_none_or(|b| b.len() == op.first.n), "bias length");
         assert!(op.second_bias.is_none_or(|b| b.len() == width), "bias length");
         match &mut self.cuda {

@@ -84,7 +84,7 @@ impl Exec {
         let n = op.logits.width();
         assert!(n > 0 && n <= MAX_SAMPLED, "1 to {MAX_SAMPLED} tokens to draw from");
         assert!(op.rows.len() <= op.logits.rows() && op.column < tokens.cols, "rows and column fit");
-        assert!(op.rows.iter().all(|r| r.slot < tokens.slots), "slots have tokens");
+        self.scratch.marks.check(tokens.slots, op.rows.iter().map(|r| r.slot));
         if let Some(h) = &op.history {
             assert!(h.cols >= n.div_ceil(32), "a bit per token");
             assert!(op.rows.iter().all(|r| r.slot < h.slots), "slots have a history");

@@ -1,5 +1,6 @@
 //! Host memory from which much data goes to a device in each step.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Exec;
@@ -18,15 +19,47 @@ pub struct Staging {
     /// Values of the last step.
     pub(crate) len: usize,
     pub(crate) device: Mutex<Option<Memory>>,
+    /// The queue that last took the values; 0 for none.
+    taken_by: AtomicU64,
+    /// Whether its device may still be copying from the host memory.
+    copying: AtomicBool,
 }
 
 impl Default for Staging {
     fn default() -> Self {
-        Self { pinned: None, host: AlignedVec::zeroed(0), len: 0, device: Mutex::default() }
+        Self {
+            pinned: None,
+            host: AlignedVec::zeroed(0),
+            len: 0,
+            device: Mutex::default(),
+            taken_by: AtomicU64::new(0),
+            copying: AtomicBool::new(false),
+        }
     }
 }
 
 impl Staging {
+    /// Notes which queue has taken the values. Those that went by themselves (`apart`) its device copies from pinned memory
+    /// when it comes to it.
+    pub(crate) fn is_taken_by(&self, queue: u64, apart: bool) {
+        self.taken_by.store(queue, Ordering::Relaxed);
+        self.copying.store(apart && self.pinned.is_some(), Ordering::Relaxed);
+    }
+
+    /// Whether a queue was the last to take values, and whether its device may still be copying them: the queue is then to
+    /// be waited for.
+    pub(crate) fn was_taken_by(&mut self, queue: u64) -> Option<bool> {
+        (*self.taken_by.get_mut() == queue).then(|| std::mem::take(self.copying.get_mut()))
+    }
+
+    /// Leaves what another queue took to it: its copy is waited for, and its device memory is not written again.
+    pub(crate) fn leave(&mut self) {
+        if let (true, Some(pinned)) = (std::mem::take(self.copying.get_mut()), &self.pinned) {
+            pinned.wait();
+        }
+        *self.device.get_mut().unwrap_or_else(|e| e.into_inner()) = None;
+    }
+
     /// Makes room. Nothing may be on its way any more.
     pub(crate) fn grow(&mut self, len: usize, device: &Arc<Device>) {
         if self.host.len() >= len {
@@ -42,11 +75,18 @@ impl Staging {
 }
 
 impl Exec {
-    /// Host memory for `len` values that the next op which takes them sends to the device.
+    /// Host memory for `len` values that the next op which takes them sends to the device. What was sent before has
+    /// arrived when this returns, whichever executor sent it.
     pub fn stage<'s>(&mut self, staging: &'s mut Staging, len: usize) -> &'s mut [f32] {
         match &mut self.cuda {
             Some(cuda) => cuda.stage(staging, len),
-            None => staging.host.reserve_zeroed(len),
+            None => {
+                staging.leave();
+                if staging.host.len() < len {
+                    staging.pinned = None;
+                }
+                staging.host.reserve_zeroed(len);
+            }
         }
         staging.len = len;
         &mut staging.host[..len]

@@ -3,9 +3,10 @@
 //! A time row is `bins * channels` values, channels together, so that a row of a [`Buffer`] with one bin per
 //! row is what the pointwise product between two such convolutions reads.
 
+use super::kv_cache::MAX_POSITION;
 use super::{Buffer, Exec, Shared, Vector};
 use crate::cuda::PastRows;
-use crate::memory::AlignedVec;
+use crate::memory::{AlignedVec, volume};
 use crate::pool::share;
 use crate::simd::{Activation, Taps2d};
 
@@ -51,7 +52,7 @@ impl SubsampleState {
     /// A state before the first row.
     pub fn new(spec: SubsampleSpec) -> Self {
         assert!(spec.left == 1 || spec.left == 2, "padding of 1 or 2");
-        let rows = AlignedVec::zeroed(spec.slots * Self::HISTORY * spec.bins * spec.channels);
+        let rows = AlignedVec::zeroed(volume([spec.slots, Self::HISTORY, spec.bins, spec.channels]));
         Self { spec, rows, seen: vec![0; spec.slots], device: PastRows::default() }
     }
 
@@ -86,6 +87,7 @@ impl SubsampleState {
     /// Restores what was saved, on the host; [`Exec::restore_subsample`] knows of devices too.
     pub fn restore(&mut self, slot: usize, seen: usize, rows: &[f32]) {
         assert!(!self.device.is_used(), "a state of a device is restored by its executor");
+        assert!(seen <= MAX_POSITION, "a stream of at most {MAX_POSITION} rows");
         self.slot_mut(slot).copy_from_slice(rows);
         self.seen[slot] = seen;
     }
@@ -139,6 +141,7 @@ impl Exec {
     /// Restores what [`Exec::save_subsample`] gave.
     pub fn restore_subsample(&mut self, state: &mut SubsampleState, slot: usize, seen: usize, rows: &[f32]) {
         assert!(slot < state.spec.slots && rows.len() == state.slot_len(), "rows of slot {slot}");
+        assert!(seen <= MAX_POSITION, "a stream of at most {MAX_POSITION} rows");
         match &mut self.cuda {
             Some(cuda) => cuda.restore_subsample(state, slot, seen, rows),
             None => state.restore(slot, seen, rows),
@@ -152,6 +155,7 @@ impl Exec {
         assert!(op.kernel.len() == 9 * channels && channels == out.cols, "kernel shape");
         assert!(spec.channels == 1 || spec.channels == channels, "one channel or as many as there are");
         assert!(op.bias.is_none_or(|b| b.len() == channels), "bias length");
+        self.scratch.marks.check(spec.slots, op.spans.iter().map(|s| s.slot));
         let (width, out_width) = (spec.bins * spec.channels, spec.out_bins() * channels);
         let (rows, made) =
             op.spans.iter().fold((0, 0), |(r, m), s| (r + s.rows, m + state.yields(s.slot, s.rows, s.last)));

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use super::Exec;
 use crate::cuda::Memory;
+use crate::memory::volume;
 
 /// A row of 32-bit words for each slot: tokens, or one bit for each token.
 ///
@@ -22,7 +23,7 @@ pub struct Tokens {
 impl Tokens {
     /// Rows of `cols` words for `slots` slots, all of them `fill`.
     pub fn new(slots: usize, cols: usize, fill: u32) -> Self {
-        Self { words: vec![fill; slots * cols], slots, cols, stale: false, device: OnceLock::new() }
+        Self { words: vec![fill; volume([slots, cols])], slots, cols, stale: false, device: OnceLock::new() }
     }
 
     /// One bit per slot and token of a vocabulary, none of them set: which tokens a slot has had.
@@ -69,7 +70,8 @@ impl Exec {
         }
         let each = values.len() / slots.len();
         assert_eq!(values.len(), each * slots.len(), "as many words for each slot");
-        assert!(column + each <= tokens.cols && slots.iter().all(|&s| s < tokens.slots), "words fit");
+        assert!(column <= tokens.cols && each <= tokens.cols - column, "words fit");
+        self.scratch.marks.check(tokens.slots, slots.iter().copied());
         if each == 0 {
             return;
         }
