@@ -4,26 +4,31 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use voce_audio::{RawEncoding, RawFormat};
 
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
+use crate::core::limits;
 use crate::core::state::AppState;
-use crate::core::ws::{self, Frame, Wire};
-use crate::ears::{Ear, HearRequest, Hearing, Inlet, ListenEvent, SAMPLE_RATE, Step, Transcription};
+use crate::core::ws::{self, Frame, Upgrade, Wire};
+use crate::ears::{
+    Ear, HearRequest, Hearing, Inlet, Intake, ListenEvent, Payload, SAMPLE_RATE, Step, Transcription,
+};
 
 /// A frame of one byte is a control: the end of the audio, or a sign of life.
 const END: u8 = 0;
 const KEEP_ALIVE: u8 = 1;
 /// Seconds that a batch may have.
 const MAX_BATCH: usize = 30;
+/// The same in bytes.
+const MAX_BATCH_BYTES: usize = MAX_BATCH * SAMPLE_RATE as usize * 2;
 /// A byte as JSON takes up to four characters.
 const JSON_BYTE: usize = 4;
 
@@ -41,11 +46,13 @@ fn reply(text: &str, status: &str, message: Option<&str>, opaque: &Value) -> Val
 pub(crate) async fn connect(
     State(state): State<AppState>,
     Path(model): Path<String>,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = ear(&state, &model)?.clone();
     let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear).await }))
+    Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
+        run(for_run, wire, ear).await
+    }))
 }
 
 async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
@@ -66,11 +73,11 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
 
 /// Runs to the end: `None` when all was told.
 async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Option<ServerError>> {
-    let mut inlet = Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1)?;
+    let mut intake = Intake::new(Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1)?);
     let mut said = String::new();
     let mut is_closing = false;
     loop {
-        let has_room = hearing.has_room();
+        let (has_room, is_idle) = (hearing.has_room(), intake.is_idle());
         tokio::select! {
             biased;
             step = hearing.step() => match step {
@@ -90,16 +97,17 @@ async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Op
                     return Ok(None);
                 }
             },
-            frame = wire.recv_if(has_room) => match frame {
+            samples = intake.next(), if has_room => hearing.push(&samples?),
+            frame = wire.recv_if(has_room && is_idle) => match frame {
                 Frame::Binary(data) => match data[..] {
                     [KEEP_ALIVE] => {}
                     [END] if !is_closing => {
                         is_closing = true;
-                        hearing.push(inlet.finish());
+                        intake.finish(&mut hearing);
                         hearing.finish();
                     }
                     [_] => {}
-                    _ => hearing.push(inlet.bytes(&data)),
+                    _ => intake.push(Payload::Raw(data), &mut hearing),
                 },
                 Frame::Text(_) => {}
                 other => return Ok(Some(other)),
@@ -117,11 +125,31 @@ fn join(said: &str, more: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Batch {
+struct Batch<'a> {
     #[serde(alias = "audio", alias = "audio_data", alias = "data")]
     audio_buffer: Vec<u8>,
-    #[serde(default)]
-    opaque: Value,
+    #[serde(borrow, default)]
+    opaque: Option<&'a RawValue>,
+}
+
+/// The audio of a batch, and what the client wants back with its text.
+fn read_batch(body: &[u8]) -> Result<(Vec<u8>, Value), ServerError> {
+    let batch: Batch<'_> = crate::core::json::parse(body).map_err(|e| {
+        ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}"))
+    })?;
+    if batch.audio_buffer.len() > MAX_BATCH_BYTES {
+        return Err(ServerError::bad(
+            "audio_buffer",
+            format!("a batch has at most {MAX_BATCH} s of 16 kHz PCM16"),
+        ));
+    }
+    let opaque = batch.opaque.map_or("null", RawValue::get);
+    if opaque.len() > limits::MAX_CONTROL_MESSAGE {
+        let most = limits::MAX_CONTROL_MESSAGE;
+        return Err(ServerError::bad("opaque", format!("opaque has more than {most} bytes")));
+    }
+    let opaque = serde_json::from_str(opaque).unwrap_or_default();
+    Ok((batch.audio_buffer, opaque))
 }
 
 /// A whole utterance of up to 30 s.
@@ -132,22 +160,14 @@ pub(crate) async fn batch(
     body: Body,
 ) -> Result<Response, ServerError> {
     let ear = ear(&state, &model)?;
-    let most = MAX_BATCH * SAMPLE_RATE as usize * 2;
     let limits = &state.options.limits;
-    let bytes = body::collect(&headers, body, limits.body.min(most * JSON_BYTE + 4096), limits).await?;
-    let batch: Batch = crate::core::json::parse(&bytes).map_err(|e| {
-        ServerError::malformed(format!("the body is not JSON with an array 'audio_buffer': {e}"))
-    })?;
-    if batch.audio_buffer.len() > most {
-        return Err(ServerError::bad(
-            "audio_buffer",
-            format!("a batch has at most {MAX_BATCH} s of 16 kHz PCM16"),
-        ));
-    }
+    let most = limits.body.min(MAX_BATCH_BYTES * JSON_BYTE + 4096);
+    let bytes = body::collect(&headers, body, most, limits).await?;
+    // A million numbers take a while to read.
+    let read = tokio::task::spawn_blocking(move || read_batch(&bytes)).await;
+    let (audio, opaque) = read.unwrap_or(Err(ServerError::Internal))?;
     let format = RawFormat { encoding: RawEncoding::S16le, sample_rate: SAMPLE_RATE, channels: 1 };
-    let heard =
-        Transcription::start(ear, &HearRequest::default(), batch.audio_buffer.into(), None, Some(format))
-            .await?;
+    let heard = Transcription::start(ear, &HearRequest::default(), audio.into(), None, Some(format)).await?;
     let heard = heard.whole().await?;
-    Ok(json_response(StatusCode::OK, &reply(&heard.text(), "Complete", None, &batch.opaque)))
+    Ok(json_response(StatusCode::OK, &reply(&heard.text(), "Complete", None, &opaque)))
 }

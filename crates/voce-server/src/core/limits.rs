@@ -20,6 +20,20 @@ pub const MAX_HOTWORDS: usize = 256;
 pub const MAX_HOTWORD: usize = 128;
 /// Largest WebSocket message: an append of 15 MiB in base64 with its JSON around it.
 pub const MAX_WS_MESSAGE: usize = 21 * 1024 * 1024;
+/// Largest message of a WebSocket whose messages are frames of audio or words.
+pub const MAX_FRAME_MESSAGE: usize = 1024 * 1024;
+/// Largest message of a WebSocket whose messages are audio of any length.
+pub const MAX_AUDIO_MESSAGE: usize = 4 * 1024 * 1024;
+/// Largest text message that says what to do, rather than bring audio.
+pub const MAX_CONTROL_MESSAGE: usize = 64 * 1024;
+/// Messages larger than this share a budget, and wait for room in it.
+pub const LARGE_MESSAGE: usize = 64 * 1024;
+/// What all large messages of the process may hold together: two of the largest.
+pub const LARGE_MESSAGES: usize = 44 * 1024 * 1024;
+/// How long a large message may wait for room.
+pub const LARGE_WAIT: Duration = Duration::from_secs(20);
+/// How long a large message may take to come.
+pub const LARGE_TIME: Duration = Duration::from_secs(20);
 /// Largest decoded audio of one WebSocket message, 15 MiB as the Realtime API has it.
 pub const MAX_APPEND: usize = 15 * 1024 * 1024;
 /// Bytes read ahead from a WebSocket: small, because thousands of sockets are idle most of the time.

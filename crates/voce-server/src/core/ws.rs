@@ -2,20 +2,29 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::{SinkExt as _, StreamExt as _};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep};
+use tokio_tungstenite::WebSocketStream;
 use tungstenite::error::ProtocolError;
+use tungstenite::protocol::frame::coding::CloseCode;
+use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tungstenite::{Message, Utf8Bytes};
 
 use super::drain::Session;
 use super::error::ServerError;
+use super::frames::{Claim, Frames, Verdict};
 use super::limits::{self, Limits};
 use super::socket_io::Peer;
 use super::state::AppState;
 use super::trace::{self, Meter, Stage};
+pub(crate) use super::upgrade::Upgrade;
 
 /// What arrives.
 pub(crate) enum Frame {
@@ -35,7 +44,10 @@ pub(crate) struct Gone;
 
 /// A socket with its patience.
 pub(crate) struct Wire {
-    socket: WebSocket,
+    socket: WebSocketStream<Frames<TokioIo<Upgraded>>>,
+    claim: Arc<Claim>,
+    /// A message was given out, and may still be held.
+    delivered: bool,
     heard: Instant,
     alarm: Pin<Box<Sleep>>,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -45,8 +57,8 @@ pub(crate) struct Wire {
     _session: Session,
 }
 
-/// Upgrades a request and runs a protocol on it.
-pub(crate) fn upgrade<F, Fut>(state: &AppState, upgrade: WebSocketUpgrade, run: F) -> Response
+/// Upgrades a request and runs a protocol on it whose messages have at most `max_message` bytes.
+pub(crate) fn upgrade<F, Fut>(state: &AppState, upgrade: Upgrade, max_message: usize, run: F) -> Response
 where
     F: FnOnce(Wire) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
@@ -56,33 +68,53 @@ where
     let session = drain.session();
     let peer = Peer::current();
     let (trace, meter) = (trace::current(), Meter::new(Stage::SocketWrite));
-    upgrade
+    let max_message = max_message.min(limits.ws_message);
+    let config = WebSocketConfig::default()
         .read_buffer_size(limits::WS_READ_BUFFER)
         .write_buffer_size(0)
         .max_write_buffer_size(limits::WS_WRITE_BUFFER.max(limits.ws_message))
-        .max_message_size(limits.ws_message)
-        .max_frame_size(limits.ws_message)
-        .protocols(["realtime", "token", "bearer"])
-        .on_upgrade(move |socket| {
-            let alarm = Box::pin(tokio::time::sleep(limits.ws_ping));
-            let stop = Box::pin(async move { drain.over().await });
-            let wire =
-                Wire { socket, heard: Instant::now(), alarm, stop, limits, peer, meter, _session: session };
-            trace::within(trace, run(wire))
-        })
+        .max_message_size(Some(max_message))
+        .max_frame_size(Some(max_message));
+    let (on_upgrade, response) = upgrade.accept();
+    tokio::spawn(async move {
+        let upgraded = match on_upgrade.await {
+            Ok(upgraded) => TokioIo::new(upgraded),
+            Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
+        };
+        let claim = Arc::new(Claim::default());
+        let frames = Frames::new(upgraded, max_message, claim.clone());
+        let socket = WebSocketStream::from_raw_socket(frames, Role::Server, Some(config)).await;
+        let alarm = Box::pin(tokio::time::sleep(limits.ws_ping));
+        let stop = Box::pin(async move { drain.over().await });
+        let heard = Instant::now();
+        let delivered = false;
+        let wire =
+            Wire { socket, claim, delivered, heard, alarm, stop, limits, peer, meter, _session: session };
+        trace::within(trace, run(wire)).await;
+    });
+    response
 }
 
 impl Wire {
-    /// The next frame. May be dropped and called again without losing one.
+    /// The next frame. May be dropped and called again without losing one. What the last one held is free by now.
     pub(crate) async fn recv(&mut self) -> Frame {
+        if std::mem::take(&mut self.delivered) {
+            self.claim.release();
+        }
         loop {
             tokio::select! {
-                message = self.socket.recv() => {
+                message = self.socket.next() => {
                     self.heard = Instant::now();
                     match message {
-                        Some(Ok(Message::Text(text))) => return Frame::Text(text),
-                        Some(Ok(Message::Binary(data))) => return Frame::Binary(data),
-                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                        Some(Ok(Message::Text(text))) => {
+                            self.delivered = true;
+                            return Frame::Text(text);
+                        }
+                        Some(Ok(Message::Binary(data))) => {
+                            self.delivered = true;
+                            return Frame::Binary(data);
+                        }
+                        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
                         Some(Ok(Message::Close(_))) => self.answer_close().await,
                         Some(Err(error)) => self.refuse(error).await,
                         None => {}
@@ -91,6 +123,10 @@ impl Wire {
                 }
                 () = self.stop.as_mut() => return Frame::Stop,
                 () = self.alarm.as_mut() => {
+                    if self.claim.is_waiting() {
+                        // It is the server that does not read.
+                        self.heard = Instant::now();
+                    }
                     let silence = self.heard.elapsed();
                     if silence >= self.limits.ws_idle {
                         return Frame::Silent;
@@ -128,19 +164,25 @@ impl Wire {
 
     /// The other side's goodbye is answered by the next read, which ends the socket.
     async fn answer_close(&mut self) {
-        let _ = tokio::time::timeout(limits::WS_GOODBYE, self.socket.recv()).await;
+        let _ = tokio::time::timeout(limits::WS_GOODBYE, self.socket.next()).await;
     }
 
     /// Tells a client that breaks the rules of WebSockets which one it broke.
-    async fn refuse(&mut self, error: axum::Error) {
-        let code = match error.into_inner().downcast_ref::<tungstenite::Error>() {
-            Some(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => return,
-            Some(tungstenite::Error::Protocol(_)) => close_code::PROTOCOL,
-            Some(tungstenite::Error::Utf8(_)) => close_code::INVALID,
-            Some(tungstenite::Error::Capacity(_)) => close_code::SIZE,
+    async fn refuse(&mut self, error: tungstenite::Error) {
+        let (code, reason) = match (self.claim.verdict(), error) {
+            (Some(Verdict::NoRoom), _) => {
+                (CloseCode::Again, "too many large messages at once: send smaller ones")
+            }
+            (Some(Verdict::Slow), _) => {
+                (CloseCode::Policy, "a large message came too slowly: send smaller ones")
+            }
+            (_, tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => return,
+            (_, tungstenite::Error::Protocol(_)) => (CloseCode::Protocol, ""),
+            (_, tungstenite::Error::Utf8(_)) => (CloseCode::Invalid, ""),
+            (_, tungstenite::Error::Capacity(_)) => (CloseCode::Size, ""),
             _ => return,
         };
-        let frame = CloseFrame { code, reason: Utf8Bytes::default() };
+        let frame = CloseFrame { code, reason: reason.into() };
         let said = self.socket.send(Message::Close(Some(frame)));
         let _ = tokio::time::timeout(limits::WS_GOODBYE, said).await;
     }
@@ -192,11 +234,12 @@ impl Wire {
 
     /// Says goodbye and waits a moment for the answer, so that what was sent is read before the socket goes.
     pub(crate) async fn close(mut self, code: u16, reason: &str) {
-        let frame = CloseFrame { code, reason: reason.into() };
+        let frame = CloseFrame { code: code.into(), reason: reason.into() };
         if self.socket.send(Message::Close(Some(frame))).await.is_err() {
             return;
         }
-        let rest = async { while let Some(Ok(_)) = self.socket.recv().await {} };
+        self.claim.release();
+        let rest = async { while let Some(Ok(_)) = self.socket.next().await {} };
         let _ = tokio::time::timeout(limits::WS_CLOSE, rest).await;
     }
 }

@@ -10,17 +10,38 @@ use super::Options;
 use super::results::{Stretch, metadata};
 use crate::core::error::ServerError;
 use crate::core::json;
+use crate::core::limits::MAX_CONTROL_MESSAGE;
 use crate::core::state::AppState;
 use crate::core::ws::{Frame, Gone, Wire};
-use crate::ears::{Decoded, Ear, EndReason, Hearing, Inlet, ListenEvent, OpusInlet, Segment, Step};
+use crate::ears::{
+    Decoded, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Segment, Step,
+};
 
 /// Silence of a client that sends neither audio nor `KeepAlive`, after which it is closed.
 const IDLE: Duration = Duration::from_secs(10);
 const IDLE_REASON: &str = "NET-0001: no audio or KeepAlive for 10 s";
 
 enum Way {
-    Raw(Inlet),
+    Raw(Box<Intake>),
     Opus(OpusInlet),
+}
+
+impl Way {
+    /// Whether a further message may be read.
+    fn has_room(&self) -> bool {
+        match self {
+            Self::Raw(intake) => intake.is_idle(),
+            Self::Opus(opus) => opus.has_room(),
+        }
+    }
+
+    /// What comes out of it next; `None` at the end.
+    async fn next(&mut self) -> Option<Result<Decoded, ServerError>> {
+        match self {
+            Self::Raw(intake) => Some(intake.next().await.map(Decoded::Samples)),
+            Self::Opus(opus) => opus.next().await.map(|next| next.map_err(ServerError::from)),
+        }
+    }
 }
 
 /// How a connection ended.
@@ -54,7 +75,8 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
     let opened = match ear.open(&options.request).await {
         // Filters of strange rates take a while to make: they are for those who have a slot.
         Ok(hearing) => match options.raw {
-            Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels).map(Way::Raw),
+            Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels)
+                .map(|i| Way::Raw(Box::new(Intake::new(i)))),
             None => Ok(Way::Opus(OpusInlet::any())),
         }
         .map(|way| (way, hearing)),
@@ -109,12 +131,7 @@ impl Talk {
     async fn run(&mut self) -> Result<End, Option<ServerError>> {
         loop {
             let has_room = self.hearing.has_room();
-            let decoded = async {
-                match &mut self.way {
-                    Way::Opus(opus) => opus.next().await,
-                    Way::Raw(_) => std::future::pending().await,
-                }
-            };
+            let may_read = has_room && self.way.has_room();
             tokio::select! {
                 biased;
                 step = self.hearing.step() => match step {
@@ -123,22 +140,27 @@ impl Talk {
                     Step::Ended => return Ok(End::Done),
                     Step::Room => {}
                 },
-                block = decoded, if has_room && !self.closing => match block {
-                    Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
+                block = self.way.next(), if has_room && !self.closing => match block {
+                    Some(Ok(Decoded::Samples(samples))) => {
+                        // Nobody is idle whose audio is still being taken in.
+                        self.heard = Instant::now();
+                        self.hearing.push(&samples);
+                    }
                     Some(Ok(Decoded::Mark)) => self.hearing.end_utterance(),
-                    Some(Err(error)) => return Err(Some(error.into())),
+                    Some(Ok(Decoded::Room | Decoded::End)) => {}
+                    Some(Err(error)) => return Err(Some(error)),
                     None => {
                         self.closing = true;
                         self.hearing.finish();
                     }
                 },
-                frame = self.wire.recv_if(has_room) => match frame {
+                frame = self.wire.recv_if(may_read) => match frame {
                     Frame::Binary(data) if !self.closing => {
                         self.heard = Instant::now();
                         match &mut self.way {
                             // An empty message ends the audio.
                             _ if data.is_empty() => self.close(),
-                            Way::Raw(inlet) => self.hearing.push(inlet.bytes(&data)),
+                            Way::Raw(intake) => intake.push(Payload::Raw(data), &mut self.hearing),
                             Way::Opus(opus) => opus.push(data)?,
                         }
                     }
@@ -146,16 +168,16 @@ impl Talk {
                     Frame::Text(text) => self.command(&text)?,
                     other => return Ok(End::Frame(other)),
                 },
-                () = tokio::time::sleep_until(self.heard + IDLE), if !self.closing => return Ok(End::Idle),
+                () = tokio::time::sleep_until(self.heard + IDLE), if !self.closing && may_read => return Ok(End::Idle),
             }
         }
     }
 
     fn close(&mut self) {
         match &mut self.way {
-            Way::Raw(inlet) => {
+            Way::Raw(intake) => {
                 self.closing = true;
-                self.hearing.push(inlet.finish());
+                intake.finish(&mut self.hearing);
                 self.hearing.finish();
             }
             // What is in the decoder comes out first.
@@ -164,6 +186,9 @@ impl Talk {
     }
 
     fn command(&mut self, text: &str) -> Result<(), Option<ServerError>> {
+        if text.len() > MAX_CONTROL_MESSAGE {
+            return Err(Some(ServerError::TooLarge(MAX_CONTROL_MESSAGE)));
+        }
         let message: Value = json::parse(text.as_bytes())
             .map_err(|e| ServerError::malformed(format!("the message is not JSON: {e}")))?;
         match message["type"].as_str().unwrap_or_default() {

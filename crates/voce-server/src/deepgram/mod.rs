@@ -4,7 +4,6 @@ mod live;
 mod results;
 
 use axum::body::Body;
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -14,9 +13,10 @@ use voce_audio::{RawEncoding, RawFormat};
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
+use crate::core::limits;
 use crate::core::query::{Query, short};
 use crate::core::state::AppState;
-use crate::core::ws;
+use crate::core::ws::{self, Upgrade};
 use crate::ears::{HearRequest, Transcription};
 use crate::openai::transcriptions::hotwords;
 
@@ -59,12 +59,12 @@ impl Options {
             Some(_) => query.number::<u32>("endpointing")?.map(|ms| ms.clamp(80, 60_000)),
         };
         let interim = query.is_on("interim_results");
-        let words = query.all("keyterm").collect::<Vec<_>>();
+        let words = query.all("keyterm");
         // Older keywords may carry a boost after a colon.
         let older = query.all("keywords").map(|k| k.split(':').next().unwrap_or(k));
         let request = HearRequest {
             language: query.get("language").map(short).filter(|l| l != "multi"),
-            hotwords: hotwords(words.into_iter().chain(older).collect())?,
+            hotwords: hotwords(words.chain(older))?,
             silence_ms,
             partials: interim,
             ..HearRequest::default()
@@ -83,13 +83,15 @@ impl Options {
 pub(crate) async fn connect(
     State(state): State<AppState>,
     RawQuery(query): RawQuery,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let options = Options::parse(&query)?;
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?.clone();
     let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, move |wire| async move { live::run(for_run, wire, ear, options).await }))
+    Ok(ws::upgrade(&state, upgrade, limits::MAX_AUDIO_MESSAGE, move |wire| async move {
+        live::run(for_run, wire, ear, options).await
+    }))
 }
 
 /// A file.

@@ -17,6 +17,7 @@ const MAX_CHANNELS: usize = 8;
 /// Turns bytes into samples; half a sample waits for its other half.
 pub(crate) struct Inlet {
     encoding: RawEncoding,
+    rate: u32,
     channels: usize,
     resampler: Resampler,
     carry: Vec<u8>,
@@ -40,7 +41,18 @@ impl Inlet {
         let resampler = Resampler::new(rate, SAMPLE_RATE);
         let (carry, samples, mono, out) = Default::default();
         let meter = Meter::new(Stage::Decode);
-        Ok(Self { encoding, channels, resampler, carry, samples, mono, out, meter })
+        Ok(Self { encoding, rate, channels, resampler, carry, samples, mono, out, meter })
+    }
+
+    /// Bytes whose work is that of so many samples at the higher of the two rates.
+    pub(super) fn bytes_of(&self, samples: usize) -> usize {
+        self.floats_of(samples) * self.encoding.bytes() * self.channels
+    }
+
+    /// Samples, already such, whose work is that of so many at the higher of the two rates.
+    pub(super) fn floats_of(&self, samples: usize) -> usize {
+        let rate = u64::from(self.rate.min(SAMPLE_RATE));
+        (samples as u64 * rate / u64::from(SAMPLE_RATE)) as usize
     }
 
     /// The samples that these bytes complete.

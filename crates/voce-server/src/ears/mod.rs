@@ -1,8 +1,10 @@
 //! Recognisers as the protocols see them: audio in, the engine's closed set of events out, whichever model is behind.
 
+mod decoding;
 mod engine;
 mod hearing;
 mod inlet;
+mod intake;
 mod null;
 mod opus_inlet;
 mod transcribe;
@@ -15,9 +17,11 @@ pub use engine::OpenListener;
 pub use null::NullEars;
 pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
+pub(crate) use decoding::Decoded;
 pub(crate) use hearing::{Hearing, Step};
 pub(crate) use inlet::Inlet;
-pub(crate) use opus_inlet::{Decoded, OpusInlet};
+pub(crate) use intake::{Base64Text, Intake, Payload};
+pub(crate) use opus_inlet::OpusInlet;
 pub(crate) use transcribe::{Transcript, Transcription};
 
 /// Weight of a hot word that comes without one.

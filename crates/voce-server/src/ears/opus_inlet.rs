@@ -1,37 +1,58 @@
 //! Ogg Opus, or another container, that arrives in pieces, through the same guarded decoder as files, on a blocking thread of its own.
 
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use bytes::{Buf as _, Bytes};
-use tokio::sync::mpsc;
-use voce_audio::{AudioError, DecodeLimits, Decoder, MonoStream, Source};
+use tokio::sync::Notify;
+use voce_audio::{AudioError, DecodeLimits, Decoder, Source};
 
-use super::SAMPLE_RATE;
+use super::decoding::{Decoded, Decoding, Outlet};
 use crate::core::error::ServerError;
 
 /// Messages that wait to be decoded.
 const WAITING: usize = 256;
-/// Decoded blocks that wait to be heard.
-const BLOCKS: usize = 16;
-
-/// What comes out, in the order of what went in.
-#[derive(Debug)]
-pub(crate) enum Decoded {
-    Samples(Vec<f32>),
-    /// All that came before the mark has been decoded.
-    Mark,
-}
+/// Bytes that wait to be decoded before no further message is read.
+const WAITING_BYTES: usize = 1024 * 1024;
 
 enum Piece {
     Bytes(Bytes),
     Mark,
 }
 
+/// What waits to be decoded.
+#[derive(Default)]
+struct Waiting {
+    pieces: AtomicUsize,
+    bytes: AtomicUsize,
+    /// Something was taken.
+    taken: Notify,
+}
+
+impl Waiting {
+    fn has_room(&self) -> bool {
+        self.pieces.load(Ordering::Acquire) < WAITING && self.bytes.load(Ordering::Acquire) < WAITING_BYTES
+    }
+
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.pieces.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn take(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.pieces.fetch_sub(1, Ordering::AcqRel);
+        self.taken.notify_one();
+    }
+}
+
 /// A decoder that is fed messages and gives samples.
 pub(crate) struct OpusInlet {
     pieces: Option<SyncSender<Piece>>,
-    decoded: mpsc::Receiver<Result<Decoded, AudioError>>,
+    waiting: Arc<Waiting>,
+    decoding: Decoding,
     /// What the stream must begin with, as far as it has not been seen.
     expected: &'static [u8],
 }
@@ -44,13 +65,19 @@ impl OpusInlet {
 
     /// For any container that can be read as a stream.
     pub(crate) fn any() -> Self {
-        let (pieces, waiting) = sync_channel(WAITING);
-        let (sender, decoded) = mpsc::channel(BLOCKS);
-        tokio::task::spawn_blocking(move || decode(waiting, &sender));
-        Self { pieces: Some(pieces), decoded, expected: b"" }
+        let (pieces, queue) = sync_channel(WAITING);
+        let waiting = Arc::new(Waiting::default());
+        let for_decoder = waiting.clone();
+        let decoding = Decoding::spawn(move |outlet| decode(queue, for_decoder, outlet));
+        Self { pieces: Some(pieces), waiting, decoding, expected: b"" }
     }
 
-    /// Feeds a piece; a client that is far ahead of the decoder is cut off.
+    /// Whether callers may push more: what waits to be decoded is bounded in bytes and in messages.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pieces.is_none() || self.waiting.has_room()
+    }
+
+    /// Feeds a piece; a client that is fed on without room is cut off.
     pub(crate) fn push(&mut self, piece: Bytes) -> Result<(), ServerError> {
         let n = self.expected.len().min(piece.len());
         let (now, later) = self.expected.split_at(n);
@@ -67,12 +94,19 @@ impl OpusInlet {
     }
 
     fn feed(&mut self, piece: Piece) -> Result<(), ServerError> {
-        match self.pieces.as_ref().map(|p| p.try_send(piece)) {
-            Some(Err(TrySendError::Full(_))) => Err(ServerError::malformed(
+        let bytes = if let Piece::Bytes(piece) = &piece { piece.len() } else { 0 };
+        let Some(pieces) = &self.pieces else { return Ok(()) };
+        self.waiting.add(bytes);
+        match pieces.try_send(piece) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(ServerError::malformed(
                 "the audio comes faster than it can be decoded: send it at its own pace",
             )),
-            // A decoder that has ended says why by what comes out.
-            _ => Ok(()),
+            Err(TrySendError::Disconnected(_)) => {
+                // A decoder that has ended says why by what comes out.
+                self.pieces = None;
+                Ok(())
+            }
         }
     }
 
@@ -81,51 +115,46 @@ impl OpusInlet {
         self.pieces = None;
     }
 
-    /// What comes out next; `None` at the end.
+    /// What comes out next, or that there is room again; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Decoded, AudioError>> {
-        self.decoded.recv().await
+        let is_full = !self.has_room();
+        tokio::select! {
+            biased;
+            next = self.decoding.next() => next,
+            () = self.waiting.taken.notified(), if is_full => Some(Ok(Decoded::Room)),
+        }
     }
 }
 
-type Out = mpsc::Sender<Result<Decoded, AudioError>>;
-
-fn decode(waiting: Receiver<Piece>, out: &Out) {
-    // A conversation may take hours, and costs no memory.
-    let limits = DecodeLimits::local();
-    let pieces = Pieces { waiting, now: Bytes::new(), out: out.clone() };
-    let run = || -> Result<(), AudioError> {
-        let decoder = match Decoder::open(Source::reader(pieces), Some("ogg"), &limits) {
-            // A client that ends before its first packet has said nothing.
-            Err(AudioError::Empty | AudioError::Truncated) => return Ok(()),
-            other => other?,
-        };
-        let mut stream = MonoStream::new(decoder, SAMPLE_RATE);
-        while let Some(block) = stream.next_block()? {
-            if out.blocking_send(Ok(Decoded::Samples(block.to_vec()))).is_err() {
-                break;
-            }
-        }
-        Ok(())
+fn decode(queue: Receiver<Piece>, waiting: Arc<Waiting>, outlet: &Outlet) -> Result<(), AudioError> {
+    let pieces = Pieces { queue, waiting, now: Bytes::new(), outlet: outlet.clone() };
+    let decoder = match Decoder::open(Source::reader(pieces), Some("ogg"), &DecodeLimits::live()) {
+        // A client that ends before its first packet has said nothing.
+        Err(AudioError::Empty | AudioError::Truncated) => return Ok(()),
+        other => other?,
     };
-    if let Err(error) = run() {
-        let _ = out.blocking_send(Err(error));
-    }
+    outlet.run(decoder, None)
 }
 
 /// Pieces as the decoder reads them. It asks for the next one only when it has done with those before.
 struct Pieces {
-    waiting: Receiver<Piece>,
+    queue: Receiver<Piece>,
+    waiting: Arc<Waiting>,
     now: Bytes,
-    out: Out,
+    outlet: Outlet,
 }
 
 impl Read for Pieces {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.now.is_empty() {
-            match self.waiting.recv() {
-                Ok(Piece::Bytes(piece)) => self.now = piece,
+            match self.queue.recv() {
+                Ok(Piece::Bytes(piece)) => {
+                    self.waiting.take(piece.len());
+                    self.now = piece;
+                }
                 Ok(Piece::Mark) => {
-                    if self.out.blocking_send(Ok(Decoded::Mark)).is_err() {
+                    self.waiting.take(0);
+                    if self.outlet.put(Decoded::Mark).is_err() {
                         return Ok(0);
                     }
                 }
@@ -135,5 +164,44 @@ impl Read for Pieces {
         let n = self.now.len().min(buf.len());
         self.now.copy_to_slice(&mut buf[..n]);
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_counted_in_bytes_and_in_messages() {
+        let waiting = Waiting::default();
+        waiting.add(WAITING_BYTES - 1);
+        assert!(waiting.has_room());
+        waiting.add(1);
+        assert!(!waiting.has_room());
+        waiting.take(WAITING_BYTES - 1);
+        assert!(waiting.has_room());
+        (1..WAITING - 1).for_each(|_| waiting.add(0));
+        assert!(waiting.has_room());
+        waiting.add(0);
+        assert!(!waiting.has_room());
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_has_room_again_when_the_decoder_reads_on() {
+        let mut inlet = OpusInlet::any();
+        // Junk, so that nothing is decoded from it: a head of WAV with a chunk that nobody wants.
+        let mut junk = b"RIFF\xff\xff\xff\xffWAVEjunk\x00\x00\x30\x00".to_vec();
+        junk.resize(WAITING_BYTES + 20, 0);
+        inlet.push(junk.into()).unwrap();
+        // Whether or not it was taken already, the decoder comes to want more.
+        while !inlet.has_room() {
+            assert_eq!(inlet.next().await.unwrap().unwrap(), Decoded::Room);
+        }
+        inlet.push(vec![0; WAITING_BYTES].into()).unwrap();
+        while !inlet.has_room() {
+            assert_eq!(inlet.next().await.unwrap().unwrap(), Decoded::Room);
+        }
+        inlet.finish();
+        assert!(inlet.next().await.is_none());
     }
 }

@@ -3,20 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
-use voce_audio::{AudioError, DecodeLimits, Decoder, MonoStream, RawFormat, Source};
+use voce_audio::{DecodeLimits, Decoder, RawFormat, Source};
 
-use super::{Ear, HearRequest, Hearing, ListenEvent, SAMPLE_RATE, Segment, Step};
+use super::decoding::{Decoded, Decoding};
+use super::{Ear, HearRequest, Hearing, ListenEvent, Segment, Step};
 use crate::core::error::ServerError;
 use crate::core::trace::{Meter, Stage};
-
-/// Decoded blocks that wait to be heard.
-const BLOCKS: usize = 16;
 
 /// A file on its way through a recogniser.
 pub(crate) struct Transcription {
     hearing: Hearing,
-    blocks: Option<mpsc::Receiver<Result<Vec<f32>, AudioError>>>,
+    blocks: Option<Decoding>,
 }
 
 /// All that was heard.
@@ -46,24 +43,35 @@ impl Transcription {
     ) -> Result<Self, ServerError> {
         let hearing = ear.open(request).await?;
         let extension = name.and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
-        let (sender, mut blocks) = mpsc::channel(BLOCKS);
         let meter = Meter::new(Stage::Decode);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = decode(bytes, extension.as_deref(), raw, &sender, &meter) {
-                let _ = sender.blocking_send(Err(error));
-            }
+        let mut blocks = Decoding::spawn(move |outlet| {
+            let begun = meter.begin();
+            let limits = DecodeLimits::default();
+            let source = Source::bytes(bytes);
+            let decoder = match raw {
+                Some(format) => Decoder::open_raw(source, format, &limits)?,
+                None => Decoder::open(source, extension.as_deref(), &limits)?,
+            };
+            meter.end(begun);
+            outlet.run(decoder, Some(&meter))
         });
         // A file that is no audio is refused before anything is answered.
         let mut this = Self { hearing, blocks: None };
-        match blocks.recv().await {
+        match blocks.next().await {
             Some(Err(error)) => return Err(error.into()),
             Some(Ok(block)) => {
-                this.hearing.push(&block);
+                this.push(&block);
                 this.blocks = Some(blocks);
             }
             None => this.hearing.finish(),
         }
         Ok(this)
+    }
+
+    fn push(&mut self, block: &Decoded) {
+        if let Decoded::Samples(samples) = block {
+            self.hearing.push(samples);
+        }
     }
 
     /// The next event; `None` at the end.
@@ -85,8 +93,8 @@ impl Transcription {
                     Step::Ended => return None,
                     Step::Room => {}
                 },
-                block = blocks.recv() => match block {
-                    Some(Ok(block)) => self.hearing.push(&block),
+                block = blocks.next() => match block {
+                    Some(Ok(block)) => self.push(&block),
                     Some(Err(error)) => return Some(Err(error.into())),
                     None => {
                         self.blocks = None;
@@ -113,30 +121,4 @@ impl Transcription {
         transcript.duration = self.seconds();
         Ok(transcript)
     }
-}
-
-fn decode(
-    bytes: Bytes,
-    extension: Option<&str>,
-    raw: Option<RawFormat>,
-    sender: &mpsc::Sender<Result<Vec<f32>, AudioError>>,
-    meter: &Meter,
-) -> Result<(), AudioError> {
-    let mut begun = meter.begin();
-    let limits = DecodeLimits::default();
-    let source = Source::bytes(bytes);
-    let decoder = match raw {
-        Some(format) => Decoder::open_raw(source, format, &limits)?,
-        None => Decoder::open(source, extension, &limits)?,
-    };
-    let mut stream = MonoStream::new(decoder, SAMPLE_RATE);
-    while let Some(block) = stream.next_block()? {
-        let block = block.to_vec();
-        meter.end(begun);
-        if sender.blocking_send(Ok(block)).is_err() {
-            break;
-        }
-        begun = meter.begin();
-    }
-    Ok(())
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -18,10 +17,12 @@ use crate::core::admission::Permit;
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
+use crate::core::limits;
 use crate::core::state::AppState;
-use crate::core::ws::{self, Frame, Gone, Wire};
+use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
 use crate::ears::{
-    Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, ListenEvent, OpusInlet, Step, Transcription,
+    Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Step,
+    Transcription,
 };
 
 /// Rate of the clients' samples.
@@ -32,11 +33,13 @@ const MAX_MARKERS: usize = 32;
 /// A connection. One that finds no slot is told so in the protocol's own words.
 pub(crate) async fn connect(
     State(state): State<AppState>,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(None)?.clone();
     let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear).await }))
+    Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
+        run(for_run, wire, ear).await
+    }))
 }
 
 /// A whole file: the same messages as JSON.
@@ -77,13 +80,13 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
             return wire.fail(&error).await;
         }
     };
-    let Ok(inlet) = Inlet::new(RawEncoding::F32le, RATE, 1) else { return };
+    let Ok(intake) = intake() else { return };
     let mut talk = Talk {
         wire,
         ear,
         permit,
         hearing,
-        inlet,
+        intake,
         opus: None,
         markers: VecDeque::new(),
         marks_in_opus: 0,
@@ -101,6 +104,10 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
     }
 }
 
+fn intake() -> Result<Intake, ServerError> {
+    Inlet::new(RawEncoding::F32le, RATE, 1).map(Intake::new)
+}
+
 fn request() -> HearRequest {
     // The last word before a pause is told before the shortest pause that clients ask about.
     HearRequest { silence_ms: Some(480), progress: true, ..HearRequest::default() }
@@ -111,7 +118,7 @@ struct Talk {
     ear: Arc<Ear>,
     permit: Arc<Permit>,
     hearing: Hearing,
-    inlet: Inlet,
+    intake: Intake,
     opus: Option<OpusInlet>,
     /// Markers whose turn comes with the next forced endpoints.
     markers: VecDeque<i64>,
@@ -126,7 +133,8 @@ impl Talk {
         self.send(&AsrOut::Ready).await?;
         loop {
             let has_room = self.hearing.has_room();
-            let may_read = has_room && self.markers.len() < MAX_MARKERS;
+            let is_clear = self.intake.is_idle() && self.opus.as_ref().is_none_or(OpusInlet::has_room);
+            let may_read = has_room && is_clear && self.markers.len() < MAX_MARKERS;
             let decoded = async {
                 match &mut self.opus {
                     Some(opus) => opus.next().await,
@@ -140,12 +148,14 @@ impl Talk {
                         self.tell(event).await?;
                     }
                 }
+                samples = self.intake.next(), if has_room => self.hearing.push(&samples?),
                 block = decoded, if has_room => match block {
                     Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
                     Some(Ok(Decoded::Mark)) => {
                         self.marks_in_opus -= 1;
                         self.hearing.end_utterance();
                     }
+                    Some(Ok(Decoded::Room | Decoded::End)) => {}
                     Some(Err(error)) => return Err(Some(error.into())),
                     None => {
                         self.opus = None;
@@ -182,10 +192,10 @@ impl Talk {
                 self.markers.clear();
                 self.marks_in_opus = 0;
                 self.pauses = Pauses::default();
-                self.inlet = Inlet::new(RawEncoding::F32le, RATE, 1)?;
+                self.intake = intake()?;
                 self.send(&AsrOut::Ready).await?;
             }
-            AsrIn::Audio { pcm } => self.hearing.push(self.inlet.floats(&pcm)),
+            AsrIn::Audio { pcm } => self.intake.push(Payload::Floats(pcm), &mut self.hearing),
             AsrIn::OggOpus { data } => {
                 self.opus.get_or_insert_with(OpusInlet::ogg).push(Bytes::from(data))?;
             }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use axum::body::Body;
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
@@ -18,9 +17,10 @@ use super::wire::{TtsIn, TtsOut, pack, unpack};
 use crate::core::audio_out::{Encoder, Format};
 use crate::core::body;
 use crate::core::error::ServerError;
+use crate::core::limits;
 use crate::core::query::{Query, short};
 use crate::core::state::AppState;
-use crate::core::ws::{self, Frame, Wire};
+use crate::core::ws::{self, Frame, Upgrade, Wire};
 use crate::mouth::{Ask, Utterance};
 
 /// Rate of the protocol's audio.
@@ -72,7 +72,7 @@ impl Shape {
 pub(crate) async fn connect(
     State(state): State<AppState>,
     RawQuery(query): RawQuery,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let shape = Shape::parse(query.get("format"))?;
@@ -85,7 +85,9 @@ pub(crate) async fn connect(
         temperature: query.number("temperature")?,
     };
     let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ask, shape).await }))
+    Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
+        run(for_run, wire, ask, shape).await
+    }))
 }
 
 #[derive(Deserialize)]

@@ -1,23 +1,20 @@
 //! The messages, byte for byte as moshi-server writes them: maps with `type` first.
 
-use serde::de::{SeqAccess, Visitor};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// Most numbers in an array of a message: ten seconds of audio, and a voice of any of Kyutai's models.
+pub(super) const MAX_NUMBERS: usize = 256 * 1024;
+
 /// What a client of recognition sends. Unknown fields are ignored.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(tag = "type")]
+#[derive(Debug, PartialEq)]
 pub(super) enum AsrIn {
     Init,
-    Marker {
-        id: i64,
-    },
-    Audio {
-        pcm: Vec<f32>,
-    },
-    OggOpus {
-        #[serde(deserialize_with = "bytes_from_array")]
-        data: Vec<u8>,
-    },
+    Marker { id: i64 },
+    Audio { pcm: Vec<f32> },
+    OggOpus { data: Vec<u8> },
 }
 
 /// What a client of recognition gets.
@@ -33,8 +30,7 @@ pub(super) enum AsrOut<'a> {
 }
 
 /// What a client of speech sends.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(tag = "type")]
+#[derive(Debug, PartialEq)]
 pub(super) enum TtsIn {
     Text { text: String },
     Voice { embeddings: Vec<f32>, shape: Vec<usize> },
@@ -60,31 +56,127 @@ pub(super) fn pack(message: &impl Serialize) -> Vec<u8> {
 
 /// A message from bytes.
 pub(super) fn unpack<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, rmp_serde::decode::Error> {
-    let mut reader = rmp_serde::Deserializer::new(bytes);
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
     // A message is a map of flat fields.
     reader.set_max_depth(8);
     T::deserialize(&mut reader)
 }
 
-/// Bytes as an array of numbers: the only form that moshi-server takes.
-fn bytes_from_array<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<u8>, D::Error> {
-    struct Bytes;
-    impl<'de> Visitor<'de> for Bytes {
-        type Value = Vec<u8>;
+/// The fields of all messages. Nothing is kept but they, whatever order they come in.
+#[derive(Default)]
+struct Fields {
+    kind: Option<String>,
+    id: Option<i64>,
+    pcm: Option<Vec<f32>>,
+    data: Option<Vec<u8>>,
+    text: Option<String>,
+    embeddings: Option<Vec<f32>>,
+    shape: Option<Vec<usize>>,
+}
 
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("an array of bytes")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<u8>, A::Error> {
-            let mut bytes = Vec::new();
-            while let Some(byte) = items.next_element()? {
-                bytes.push(byte);
-            }
-            Ok(bytes)
-        }
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        reader.deserialize_map(FieldsVisitor)
     }
-    reader.deserialize_seq(Bytes)
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(name) = map.next_key::<&str>()? {
+            match name {
+                "type" => fields.kind = Some(map.next_value()?),
+                "id" => fields.id = Some(map.next_value()?),
+                "pcm" => fields.pcm = Some(map.next_value_seed(Numbers::new())?),
+                // An array of numbers is the only form that moshi-server takes for bytes.
+                "data" => fields.data = Some(map.next_value_seed(Numbers::new())?),
+                "text" => fields.text = Some(map.next_value()?),
+                "embeddings" => fields.embeddings = Some(map.next_value_seed(Numbers::new())?),
+                "shape" => fields.shape = Some(map.next_value_seed(Numbers::new())?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(fields)
+    }
+}
+
+/// An array of numbers, counted while it is read.
+struct Numbers<T>(std::marker::PhantomData<T>);
+
+impl<T> Numbers<T> {
+    fn new() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Numbers<T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Vec<T>, D::Error> {
+        // Whatever comes is looked at, so that bytes are not taken for an array of them.
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Numbers<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of numbers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+        let mut numbers = Vec::new();
+        while let Some(number) = items.next_element()? {
+            if numbers.len() >= MAX_NUMBERS {
+                return Err(A::Error::custom(format!("an array of more than {MAX_NUMBERS} numbers")));
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+}
+
+fn need<T, E: serde::de::Error>(field: Option<T>, name: &'static str) -> Result<T, E> {
+    field.ok_or_else(|| E::missing_field(name))
+}
+
+impl<'de> Deserialize<'de> for AsrIn {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        let fields = Fields::deserialize(reader)?;
+        Ok(match fields.kind.as_deref() {
+            Some("Init") => Self::Init,
+            Some("Marker") => Self::Marker { id: need(fields.id, "id")? },
+            Some("Audio") => Self::Audio { pcm: need(fields.pcm, "pcm")? },
+            Some("OggOpus") => Self::OggOpus { data: need(fields.data, "data")? },
+            Some(_) => return Err(D::Error::custom("an unknown type")),
+            None => return Err(D::Error::missing_field("type")),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for TtsIn {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        let fields = Fields::deserialize(reader)?;
+        Ok(match fields.kind.as_deref() {
+            Some("Text") => Self::Text { text: need(fields.text, "text")? },
+            Some("Eos") => Self::Eos,
+            Some("Voice") => Self::Voice {
+                embeddings: need(fields.embeddings, "embeddings")?,
+                shape: need(fields.shape, "shape")?,
+            },
+            Some(_) => return Err(D::Error::custom("an unknown type")),
+            None => return Err(D::Error::missing_field("type")),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -174,5 +266,31 @@ mod tests {
         assert_eq!(tts("81a474797065a3466f6f"), None, "an unknown type");
         assert_eq!(asr(""), None);
         assert_eq!(asr("dd7fffffff"), None, "an array that claims two thousand million items");
+    }
+
+    #[test]
+    fn arrays_at_the_limit_and_one_past_it() {
+        let message = |kind: &str, name: &str, n: usize| {
+            let mut bytes = vec![0x82, 0xa4];
+            bytes.extend(b"type");
+            bytes.push(0xa0 | kind.len() as u8);
+            bytes.extend(kind.as_bytes());
+            bytes.push(0xa0 | name.len() as u8);
+            bytes.extend(name.as_bytes());
+            bytes.push(0xdd);
+            bytes.extend((n as u32).to_be_bytes());
+            bytes.resize(bytes.len() + n, 1);
+            bytes
+        };
+        for (kind, name) in [("Audio", "pcm"), ("OggOpus", "data")] {
+            assert!(unpack::<AsrIn>(&message(kind, name, MAX_NUMBERS)).is_ok());
+            let error = unpack::<AsrIn>(&message(kind, name, MAX_NUMBERS + 1)).unwrap_err();
+            assert!(error.to_string().contains("more than"), "{error}");
+        }
+        // What no field asks for is passed over, and what is claimed and does not come is an error.
+        assert!(unpack::<AsrIn>(&message("Init", "other", MAX_NUMBERS + 1)).is_ok());
+        let mut claims = message("Audio", "pcm", 10);
+        claims.truncate(claims.len() - 1);
+        assert!(unpack::<AsrIn>(&claims).is_err());
     }
 }

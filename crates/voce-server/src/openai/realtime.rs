@@ -1,27 +1,25 @@
 //! `WS /v1/realtime`: live transcription. Three dialects share the state: OpenAI's, its older one, and vLLM's.
 
 mod dialect;
+mod event;
 mod session;
 
 use std::sync::Arc;
 
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
-use crate::core::json;
 use crate::core::limits;
 use crate::core::query::Query;
 use crate::core::state::AppState;
-use crate::core::ws::{self, Frame, Gone, Wire};
-use crate::ears::{Ear, EndReason, Hearing, Inlet, ListenEvent, Step};
+use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
+use crate::ears::{Base64Text, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, Payload, Step};
 use dialect::Dialect;
+use event::Event;
 use session::Session;
 
 /// Commits that wait for their text; a client that has so many out is heard again when one is complete.
@@ -32,7 +30,7 @@ pub(crate) async fn connect(
     State(state): State<AppState>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let query = Query::parse(query.as_deref().unwrap_or_default());
     if let Some(intent) = query.get("intent").filter(|i| *i != "transcription") {
@@ -48,7 +46,9 @@ pub(crate) async fn connect(
             .any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
     let dialect = if is_beta { Dialect::Older } else { Dialect::Current };
     let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, move |wire| async move { run(for_run, wire, ear, dialect).await }))
+    Ok(ws::upgrade(&state, upgrade, limits::MAX_WS_MESSAGE, move |wire| async move {
+        run(for_run, wire, ear, dialect).await
+    }))
 }
 
 async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
@@ -68,7 +68,7 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
         permit,
         session: Session::new(dialect),
         hearing: None,
-        inlet: None,
+        intake: None,
         items: Items::default(),
     };
     let end = talk.run().await;
@@ -122,7 +122,7 @@ struct Talk {
     permit: Arc<Permit>,
     session: Session,
     hearing: Option<Hearing>,
-    inlet: Option<Inlet>,
+    intake: Option<Intake>,
     items: Items,
 }
 
@@ -133,31 +133,41 @@ impl Talk {
         loop {
             let frame = match &mut self.hearing {
                 Some(hearing) => {
-                    let has_room = hearing.has_room() && self.items.committed.len() < MAX_COMMITS;
+                    let has_room = hearing.has_room();
+                    let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
+                    let may_read = has_room && is_idle && self.items.committed.len() < MAX_COMMITS;
+                    let samples = async {
+                        match &mut self.intake {
+                            Some(intake) => intake.next().await,
+                            None => std::future::pending().await,
+                        }
+                    };
                     tokio::select! {
                         biased;
                         step = hearing.step() => {
                             self.heard(step).await?;
                             continue;
                         }
-                        frame = self.wire.recv_if(has_room) => frame,
+                        samples = samples, if has_room => {
+                            hearing.push(&samples.map_err(End::Failed)?);
+                            continue;
+                        }
+                        frame = self.wire.recv_if(may_read) => frame,
                     }
                 }
                 None => self.wire.recv().await,
             };
             match frame {
                 Frame::Text(text) => {
-                    let message: Result<Value, _> = json::parse(text.as_bytes());
-                    let id = message.as_ref().ok().and_then(|m| m["event_id"].as_str()).map(str::to_owned);
-                    let done = match message {
-                        Ok(message) => self.message(&message).await,
-                        Err(e) => {
-                            Err(Said::Bad(ServerError::malformed(format!("the event is not JSON: {e}"))))
-                        }
+                    let read = event::read(text).await;
+                    let done = match read.event {
+                        Ok(Event::Append(audio)) => self.append(audio).await,
+                        Ok(Event::Other(message)) => self.message(&message).await,
+                        Err(error) => Err(Said::Bad(error)),
                     };
                     match done {
                         Ok(()) => {}
-                        Err(Said::Bad(error)) => self.complain(&error, id.as_deref()).await?,
+                        Err(Said::Bad(error)) => self.complain(&error, read.id.as_deref()).await?,
                         Err(Said::End(end)) => return Err(end),
                     }
                 }
@@ -197,7 +207,6 @@ impl Talk {
                 let updated = self.session.event("updated", self.ear.id());
                 Ok(self.wire.json(&updated).await?)
             }
-            "input_audio_buffer.append" => self.append(message).await,
             "input_audio_buffer.commit" => self.commit(message).await,
             "input_audio_buffer.clear" => {
                 self.restart();
@@ -218,7 +227,7 @@ impl Talk {
 
     fn restart(&mut self) {
         self.hearing = None;
-        self.inlet = None;
+        self.intake = None;
         self.items.appended = 0;
         self.items.speaking = false;
         self.items.text.clear();
@@ -226,28 +235,17 @@ impl Talk {
         self.items.from = 0.0;
     }
 
-    async fn append(&mut self, message: &Value) -> Result<(), Said> {
-        let audio = message["audio"]
-            .as_str()
-            .ok_or_else(|| ServerError::bad("audio", "audio must be base64 text"))?;
-        let bytes = BASE64
-            .decode(audio)
-            .map_err(|e| ServerError::bad("audio", format!("audio is not base64: {e}")))?;
-        if bytes.len() > limits::MAX_APPEND {
-            return Err(ServerError::TooLarge(limits::MAX_APPEND).into());
-        }
-        self.items.appended += bytes.len();
-        if self.hearing.is_none() {
-            let hearing = self.ear.open_in(&self.permit, &self.session.request()).await?;
-            self.hearing = Some(hearing);
-        }
-        let inlet = match &mut self.inlet {
-            Some(inlet) => inlet,
-            none => none.insert(Inlet::new(self.session.encoding, self.session.rate, 1)?),
+    async fn append(&mut self, audio: Base64Text) -> Result<(), Said> {
+        self.items.appended += audio.decoded();
+        let hearing = match &mut self.hearing {
+            Some(hearing) => hearing,
+            none => none.insert(self.ear.open_in(&self.permit, &self.session.request()).await?),
         };
-        if let Some(hearing) = &mut self.hearing {
-            hearing.push(inlet.bytes(&bytes));
-        }
+        let intake = match &mut self.intake {
+            Some(intake) => intake,
+            none => none.insert(Intake::new(Inlet::new(self.session.encoding, self.session.rate, 1)?)),
+        };
+        intake.push(Payload::Base64(audio), hearing);
         Ok(())
     }
 
@@ -257,10 +255,10 @@ impl Talk {
             self.items.committed.clear();
             // The first commit says that audio will come, the last that it has.
             if message["final"].as_bool().unwrap_or(false) {
-                match (&mut self.hearing, &mut self.inlet) {
-                    (Some(hearing), inlet) => {
-                        if let Some(inlet) = inlet {
-                            hearing.push(inlet.finish());
+                match (&mut self.hearing, &mut self.intake) {
+                    (Some(hearing), intake) => {
+                        if let Some(intake) = intake {
+                            intake.finish(hearing);
                         }
                         hearing.finish();
                     }
@@ -276,8 +274,8 @@ impl Talk {
             )
             .into());
         }
-        if let (Some(hearing), Some(inlet)) = (&mut self.hearing, &mut self.inlet) {
-            hearing.push(inlet.finish());
+        if let (Some(hearing), Some(intake)) = (&mut self.hearing, &mut self.intake) {
+            intake.finish(hearing);
             hearing.end_utterance();
         }
         // Words that were heard before belong to what is committed now.
@@ -306,7 +304,7 @@ impl Talk {
             }
             Step::Ended => {
                 self.hearing = None;
-                self.inlet = None;
+                self.intake = None;
                 if self.session.dialect == Dialect::Vllm { Ok(self.done().await?) } else { Ok(()) }
             }
             Step::Event(ListenEvent::Word(word)) => {
@@ -400,10 +398,9 @@ impl From<Gone> for Said {
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(data: &[u8]) {
     let mut session = Session::new(Dialect::Current);
-    for line in data.split(|b| *b == b'\n') {
-        let Ok(message) = json::parse::<Value>(line) else { continue };
+    for line in String::from_utf8_lossy(data).split('\n') {
+        let Ok(Event::Other(message)) = event::read_now(line.into()).event else { continue };
         let _ = session.update(&message);
         let _ = (session.request(), session.event("updated", "model"));
-        let _ = message["audio"].as_str().map(|audio| BASE64.decode(audio));
     }
 }

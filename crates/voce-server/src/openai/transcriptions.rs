@@ -80,25 +80,31 @@ pub(crate) async fn transcribe(
     Ok(answer(&heard, shape, granularities, request.language.as_deref()))
 }
 
-/// Hot words with their weight; too many or too long ones are refused.
-pub(crate) fn hotwords(words: Vec<&str>) -> Result<Vec<(String, f32)>, ServerError> {
-    // A client may send one field with a list in it.
-    let words: Vec<&str> = words
-        .into_iter()
-        .flat_map(|w| w.split([',', '\n']))
-        .map(str::trim)
-        .filter(|w| !w.is_empty())
-        .collect();
-    if words.len() > limits::MAX_HOTWORDS || words.iter().any(|w| w.len() > limits::MAX_HOTWORD) {
-        let message = format!(
-            "{} keywords: use at most {} of at most {} bytes",
-            words.len(),
-            limits::MAX_HOTWORDS,
-            limits::MAX_HOTWORD
-        );
-        return Err(ServerError::bad("keywords", message));
+/// Hot words with their weight; too many or too long ones are refused before the rest is looked at.
+pub(crate) fn hotwords<'a>(
+    fields: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<(String, f32)>, ServerError> {
+    let refused = || {
+        let (most, longest) = (limits::MAX_HOTWORDS, limits::MAX_HOTWORD);
+        let message =
+            format!("too many keywords, or too long ones: use at most {most} of at most {longest} bytes");
+        ServerError::bad("keywords", message)
+    };
+    let mut kept = Vec::new();
+    for field in fields {
+        // Longer than any list of them: it is not read at all.
+        if field.len() > limits::MAX_HOTWORDS * (limits::MAX_HOTWORD + 2) {
+            return Err(refused());
+        }
+        // A client may send one field with a list in it.
+        for word in field.split([',', '\n']).map(str::trim).filter(|w| !w.is_empty()) {
+            if kept.len() >= limits::MAX_HOTWORDS || word.len() > limits::MAX_HOTWORD {
+                return Err(refused());
+            }
+            kept.push((word.to_owned(), HOTWORD_WEIGHT));
+        }
     }
-    Ok(words.into_iter().map(|w| (w.to_owned(), HOTWORD_WEIGHT)).collect())
+    Ok(kept)
 }
 
 fn usage(seconds: f64) -> Value {

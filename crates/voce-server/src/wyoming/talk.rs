@@ -14,7 +14,7 @@ use super::event::{self, Event};
 use crate::core::error::ServerError;
 use crate::core::socket_io::StallGuard;
 use crate::core::state::AppState;
-use crate::ears::{HearRequest, Hearing, Inlet, ListenEvent, Step};
+use crate::ears::{HearRequest, Hearing, Inlet, Intake, ListenEvent, Payload, Step};
 use crate::mouth::{Ask, Utterance};
 
 /// Silence after which a connection is closed; Home Assistant opens one for each request.
@@ -28,7 +28,7 @@ pub(super) struct Talk {
     state: AppState,
     language: Option<String>,
     model: Option<String>,
-    listening: Option<(Hearing, Inlet)>,
+    listening: Option<(Hearing, Intake)>,
     /// Texts of the utterance so far.
     texts: Vec<String>,
 }
@@ -48,6 +48,12 @@ impl Talk {
             let done = match self.next().await {
                 Ok(Next::Event(event)) => self.handle(event).await,
                 Ok(Next::Step(step)) => self.tell(step).await,
+                Ok(Next::Samples(samples)) => {
+                    if let Some((hearing, _)) = &mut self.listening {
+                        hearing.push(&samples);
+                    }
+                    Ok(())
+                }
                 Err(end) => Err(end),
             };
             match done {
@@ -71,16 +77,21 @@ impl Talk {
     /// What the recogniser or the client says next.
     async fn next(&mut self) -> Result<Next, End> {
         let has_room = self.listening.as_ref().is_none_or(|(hearing, _)| hearing.has_room());
-        let step = async {
+        let is_idle = self.listening.as_ref().is_none_or(|(_, intake)| intake.is_idle());
+        let heard = async {
             match &mut self.listening {
-                Some((hearing, _)) => hearing.step().await,
+                Some((hearing, intake)) => tokio::select! {
+                    biased;
+                    step = hearing.step() => Ok(Next::Step(step)),
+                    samples = intake.next(), if has_room => Ok(Next::Samples(samples?)),
+                },
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            step = step => Ok(Next::Step(step)),
-            event = tokio::time::timeout(IDLE, self.events.recv()), if has_room => match event {
+            next = heard => next,
+            event = tokio::time::timeout(IDLE, self.events.recv()), if has_room && is_idle => match event {
                 Ok(Some(Ok(event))) => Ok(Next::Event(event)),
                 Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => Err(End::Broken(error.to_string())),
                 _ => Err(End::Gone),
@@ -96,7 +107,7 @@ impl Talk {
         event::write(&mut self.write, &Event::new(kind, data)).await
     }
 
-    async fn handle(&mut self, event: Event) -> Result<(), End> {
+    async fn handle(&mut self, mut event: Event) -> Result<(), End> {
         let text = |name: &str| event.data[name].as_str().map(str::to_owned);
         match event.kind.as_str() {
             "describe" => {
@@ -115,18 +126,18 @@ impl Talk {
                 let request = HearRequest { language: self.language.clone(), ..HearRequest::default() };
                 let hearing = ear.open(&request).await?;
                 let inlet = Inlet::new(format.encoding, format.sample_rate, format.channels)?;
-                self.listening = Some((hearing, inlet));
+                self.listening = Some((hearing, Intake::new(inlet)));
                 self.texts.clear();
                 self.send("transcript-start", json!({"language": self.language})).await?;
             }
             "audio-chunk" => {
-                if let Some((hearing, inlet)) = &mut self.listening {
-                    hearing.push(inlet.bytes(&event.payload));
+                if let Some((hearing, intake)) = &mut self.listening {
+                    intake.push(Payload::Raw(std::mem::take(&mut event.payload).into()), hearing);
                 }
             }
             "audio-stop" => {
-                if let Some((hearing, inlet)) = &mut self.listening {
-                    hearing.push(inlet.finish());
+                if let Some((hearing, intake)) = &mut self.listening {
+                    intake.finish(hearing);
                     hearing.finish();
                 }
             }
@@ -320,6 +331,8 @@ fn format(data: &Value) -> Result<RawFormat, ServerError> {
 enum Next {
     Event(Event),
     Step(Step),
+    /// The next piece of a long message.
+    Samples(Vec<f32>),
 }
 
 /// Why an event was not handled.

@@ -10,6 +10,7 @@ mod deepgram;
 mod dice;
 mod engine;
 mod faults;
+mod floods;
 mod journal;
 mod listening;
 mod lobby;

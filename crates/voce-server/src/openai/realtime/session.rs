@@ -118,7 +118,7 @@ impl Session {
                 self.prompt = Some(prompt.chars().take(limits::MAX_NAME).collect());
             }
             if let Some(words) = t["keywords"].as_array() {
-                self.hotwords = hotwords(words.iter().filter_map(Value::as_str).collect())?;
+                self.hotwords = hotwords(words.iter().filter_map(Value::as_str))?;
             }
         }
         match input.get("turn_detection") {
