@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use voce_audio::AudioError;
 use voce_models::dialogue::DialogueError;
 use voce_models::fastconformer;
+use voce_models::hearing::HearingError;
 use voce_models::pocket::ConfigError;
 use voce_models::speech::{SpeechError, VoiceError};
 use voce_nn::WeightError;
@@ -307,6 +308,20 @@ impl From<WeightError> for EngineError {
         match e {
             WeightError::Device(e) => e.into(),
             other => EngineError::Weights(other),
+        }
+    }
+}
+
+impl From<HearingError> for EngineError {
+    fn from(e: HearingError) -> Self {
+        match e {
+            HearingError::Value { what, value, rule } => EngineError::BadRequest { what, value, rule },
+            HearingError::Chunk { asked, has } => EngineError::Chunk { asked, has },
+            HearingError::Language { asked, has } => EngineError::Language { asked, has },
+            HearingError::Search(text) => EngineError::Search(text),
+            HearingError::Snapshot(text) => EngineError::Snapshot(text),
+            // Whatever else a family cannot do is its word on a request.
+            other => EngineError::Search(other.to_string()),
         }
     }
 }

@@ -6,9 +6,14 @@
 
 pub mod decoder;
 pub mod dialogue;
+mod digest;
 pub mod fastconformer;
+pub mod hearing;
 pub mod mimi;
 pub mod pocket;
+pub mod saved;
 pub mod speech;
 pub mod stage;
 pub mod transducer;
+
+pub use digest::Digest;

@@ -4,7 +4,9 @@
 //! work itself cannot go on; it rests while there is nothing to do, keeps an idle model warm, and ends every stream on
 //! its way out, whatever the reason.
 
+mod spread;
 mod team;
+mod turn;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,8 +19,11 @@ use crate::EngineError;
 use crate::pulse::{Life, Pulse};
 use crate::wake::Waker;
 
+pub use spread::MAX_LANES;
+pub(crate) use spread::{Lanes, Seat, count, shares, threads};
 pub(crate) use team::Team;
 pub use team::default_threads;
+pub(crate) use turn::Turn;
 
 /// What a lane does: the streams of one kind of model, and its slots.
 pub(crate) trait Work {

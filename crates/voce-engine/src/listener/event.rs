@@ -2,6 +2,7 @@
 
 /// Something heard.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum ListenEvent {
     /// The current utterance so far; its end may still change.
     Partial(Segment),
@@ -23,10 +24,19 @@ pub enum ListenEvent {
         /// Where the newest token ended, in seconds of audio; none before the first.
         spoken: Option<f64>,
     },
+    /// How probable it is that nobody speaks for some time; only for streams that
+    /// [asked](super::ListenRequest::pauses) to be told, of models that know.
+    Pause {
+        /// Seconds of audio that were decoded.
+        at: f64,
+        /// A probability for each of [`ListenerInfo::pauses`](super::ListenerInfo::pauses).
+        probabilities: Vec<f32>,
+    },
 }
 
 /// Why an utterance ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EndReason {
     /// Silence after speech.
     Silence,
@@ -50,12 +60,12 @@ impl EndReason {
     }
 }
 
-/// A word. Times are seconds of audio from the stream's begin.
+/// A word. Times are seconds of audio from the stream's start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Word {
     /// As the model spells it, punctuation included.
     pub text: String,
-    /// Begin.
+    /// Start.
     pub start: f64,
     /// End.
     pub end: f64,
@@ -72,11 +82,11 @@ pub struct Segment {
     pub words: Vec<Word>,
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// The encoder frame at which each token was emitted, from the stream's begin.
+    /// The model's frame at which each token was emitted, from the stream's start.
     pub frames: Vec<usize>,
     /// Frames that each token spans, from models that predict them; else empty.
     pub durations: Vec<usize>,
-    /// Begin, in seconds of audio.
+    /// Start, in seconds of audio.
     pub start: f64,
     /// End, in seconds of audio.
     pub end: f64,

@@ -1,19 +1,15 @@
-//! Mel rows, or the windows of samples that a device makes them of, on their way from a sender to the model: a bounded
-//! queue, with marks between rows.
+//! Rows on their way from a sender's front end to the model: a bounded queue, with marks between rows.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 
-use voce_audio::mel::{MEL_HOP, MelWindows};
+use voce_models::hearing::RowLayout;
 
-use super::mel_tail::MelTail;
 use crate::EngineError;
 use crate::wake::{Waker, lock};
 
-/// Samples per second of every recogniser here.
-pub(super) const SAMPLE_RATE: usize = 16_000;
 /// Marks beyond which those at the same place become one.
 const MAX_MARKS: usize = 64;
 
@@ -29,52 +25,20 @@ pub(super) enum Mark {
     /// The stream ends.
     Finish,
     /// Somebody wants the stream's state.
-    Snapshot { tail: Box<MelTail>, samples: u64, reply: SyncSender<Result<Vec<u8>, EngineError>> },
+    Snapshot { front: Vec<u8>, samples: u64, reply: SyncSender<Result<Vec<u8>, EngineError>> },
 }
 
 /// What the model may take.
 pub(super) struct Offer {
     /// Rows before the first mark, or all.
     pub rows: usize,
-    /// How many of all that wait are mel rows in a queue of windows.
-    pub given: usize,
     /// Whether a mark follows them, and whether it ends an utterance.
     pub mark: Option<bool>,
     /// The sender was dropped before the end.
     pub abandoned: bool,
 }
 
-/// How rows lie in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
-    /// Bands of a mel row.
-    pub bins: usize,
-    /// Values from a row to the next.
-    pub step: usize,
-    /// Values more that the last row needs: what windows share.
-    pub overlap: usize,
-}
-
-impl Layout {
-    /// Mel rows one after the other.
-    pub(super) fn rows(bins: usize) -> Self {
-        Self { bins, step: bins, overlap: 0 }
-    }
-
-    /// Windows of samples.
-    pub(super) fn windows(bins: usize) -> Self {
-        Self { bins, step: MEL_HOP, overlap: MelWindows::OVERLAP }
-    }
-
-    /// Values that so many rows are.
-    pub(super) fn values(self, rows: usize) -> usize {
-        if rows == 0 { 0 } else { rows * self.step + self.overlap }
-    }
-}
-
 struct Rows {
-    /// Mel rows that a resumed stream brought along, where others are windows: they come first.
-    given: VecDeque<f32>,
     values: VecDeque<f32>,
     /// Whether rows of this part were taken from `values`: what they share with rows to come is still there.
     begun: bool,
@@ -98,20 +62,25 @@ impl Rows {
     }
 }
 
-/// A bounded queue of mel rows.
+/// A bounded queue of rows.
 pub(super) struct Inlet {
     rows: Mutex<Rows>,
     room: Condvar,
     waker: Arc<Waker>,
-    layout: Layout,
+    layout: RowLayout,
     capacity: usize,
+    sample_rate: usize,
 }
 
 impl Inlet {
     /// A queue of up to `capacity` rows.
-    pub(super) fn new(waker: Arc<Waker>, layout: Layout, capacity: usize) -> Arc<Self> {
+    pub(super) fn new(
+        waker: Arc<Waker>,
+        layout: RowLayout,
+        capacity: usize,
+        sample_rate: usize,
+    ) -> Arc<Self> {
         let rows = Rows {
-            given: VecDeque::new(),
             begun: false,
             values: VecDeque::new(),
             pushed: 0,
@@ -124,7 +93,7 @@ impl Inlet {
             task: None,
             blocked: 0,
         };
-        Arc::new(Self { rows: Mutex::new(rows), room: Condvar::new(), waker, layout, capacity })
+        Arc::new(Self { rows: Mutex::new(rows), room: Condvar::new(), waker, layout, capacity, sample_rate })
     }
 
     // The sender's side.
@@ -135,9 +104,14 @@ impl Inlet {
         if r.hung_up { Err(HungUp) } else { Ok(self.capacity.saturating_sub(r.len())) }
     }
 
-    /// Rows that wait for the model.
+    /// Samples, to the nearest row, that wait for the model.
     pub(super) fn waiting(&self) -> usize {
-        lock(&self.rows).len()
+        lock(&self.rows).len() * self.layout.hop
+    }
+
+    /// Samples from one row to the next.
+    pub(super) fn hop(&self) -> usize {
+        self.layout.hop
     }
 
     /// Waits until there is room.
@@ -167,7 +141,7 @@ impl Inlet {
     /// Makes room for what so many samples will give, as far as the queue may grow.
     pub(super) fn expect(&self, samples: usize) {
         let mut r = lock(&self.rows);
-        let rows = (samples / MEL_HOP).min(self.capacity.saturating_sub(r.len()));
+        let rows = (samples / self.layout.hop).min(self.capacity.saturating_sub(r.len()));
         r.values.reserve(self.layout.values(rows));
     }
 
@@ -184,14 +158,6 @@ impl Inlet {
             drop(r);
             self.waker.wake();
         }
-    }
-
-    /// Adds mel rows that a resumed stream brought along, before all others.
-    pub(super) fn give(&self, rows: &[f32]) {
-        let mut r = lock(&self.rows);
-        let to = if self.layout.overlap == 0 { &mut r.values } else { &mut r.given };
-        to.extend(rows);
-        r.pushed += (rows.len() / self.layout.bins) as u64;
     }
 
     /// Adds a mark after the rows so far. Where many wait, an end right after another takes its place.
@@ -230,25 +196,19 @@ impl Inlet {
         let mark = r.marks.front();
         Offer {
             rows: mark.map_or(r.pushed, |(at, _)| *at).saturating_sub(r.taken) as usize,
-            given: r.given.len() / self.layout.bins,
             mark: mark.map(|(_, m)| matches!(m, Mark::End { .. } | Mark::Finish)),
             abandoned: r.abandoned,
         }
     }
 
-    /// Copies the first rows, those that were given and then others, and takes `advance` of them out. A stream that
-    /// has ended in between has silence.
-    pub(super) fn take(&self, given: &mut [f32], out: &mut [f32], advance: usize) {
+    /// Copies the values of the first rows, and takes `advance` rows out. A stream that has ended in between has silence.
+    pub(super) fn take(&self, out: &mut [f32], advance: usize) {
         let mut r = lock(&self.rows);
-        if r.values.len() < out.len() || r.given.len() < given.len() {
-            given.fill(0.0);
+        if r.values.len() < out.len() {
             return out.fill(0.0);
         }
-        copy_front(&r.given, given);
         copy_front(&r.values, out);
-        let first = advance.min(r.given.len() / self.layout.bins);
-        r.given.drain(..first * self.layout.bins);
-        r.values.drain(..(advance - first) * self.layout.step);
+        r.values.drain(..advance * self.layout.step);
         r.begun |= !out.is_empty();
         r.taken += advance as u64;
         let (task, blocked) = (r.task.take(), r.blocked > 0);
@@ -261,14 +221,12 @@ impl Inlet {
         }
     }
 
-    /// The rows that are left before the first mark, for a snapshot: those that were given, and others.
-    pub(super) fn rest(&self) -> (Vec<f32>, Vec<f32>) {
+    /// The values of the rows that are left before the first mark, for a snapshot.
+    pub(super) fn rest(&self) -> Vec<f32> {
         let r = lock(&self.rows);
         let end = r.marks.front().map_or(r.pushed, |(at, _)| *at);
         let rows = end.saturating_sub(r.taken) as usize;
-        let given = rows.min(r.given.len() / self.layout.bins);
-        let first = |from: &VecDeque<f32>, count: usize| from.iter().take(count).copied().collect();
-        (first(&r.given, given * self.layout.bins), first(&r.values, self.layout.values(rows - given)))
+        r.values.iter().take(self.layout.values(rows)).copied().collect()
     }
 
     /// The first mark, once no rows are before it.
@@ -279,7 +237,7 @@ impl Inlet {
         }
         let (_, mark) = r.marks.pop_front()?;
         if matches!(mark, Mark::End { .. }) && std::mem::take(&mut r.begun) {
-            // What windows of the part shared with such as did not come.
+            // Drops the overlap kept for rows that never arrived.
             r.values.drain(..self.layout.overlap);
         }
         Some(mark)
@@ -297,7 +255,7 @@ impl Inlet {
         let mut r = lock(&self.rows);
         r.hung_up = true;
         let marks = std::mem::take(&mut r.marks);
-        (r.given, r.values, r.begun) = (VecDeque::new(), VecDeque::new(), false);
+        (r.values, r.begun) = (VecDeque::new(), false);
         r.taken = r.pushed;
         let task = r.task.take();
         drop(r);
@@ -314,7 +272,7 @@ impl Inlet {
 
     /// Seconds of audio that came in.
     pub(super) fn seconds(&self) -> f64 {
-        lock(&self.rows).samples as f64 / SAMPLE_RATE as f64
+        lock(&self.rows).samples as f64 / self.sample_rate as f64
     }
 }
 
@@ -330,9 +288,13 @@ fn copy_front(from: &VecDeque<f32>, to: &mut [f32]) {
 mod tests {
     use super::*;
 
+    fn inlet(step: usize, overlap: usize, capacity: usize) -> Arc<Inlet> {
+        Inlet::new(Arc::default(), RowLayout { hop: 160, step, overlap }, capacity, 16_000)
+    }
+
     #[test]
     fn rows_and_marks_keep_their_order() {
-        let inlet = Inlet::new(Arc::default(), Layout::rows(2), 4);
+        let inlet = inlet(2, 0, 4);
         inlet.push(&[1.0, 1.0, 2.0, 2.0], 2, 320);
         (0..100).for_each(|i| inlet.mark(Mark::End { samples: 320 + i }));
         inlet.push(&[3.0, 3.0], 1, 160);
@@ -342,38 +304,36 @@ mod tests {
         assert_eq!((offer.rows, offer.mark), (2, Some(true)));
         assert!(inlet.pop_mark().is_none());
         let mut out = [0.0; 4];
-        inlet.take(&mut [], &mut out, 2);
+        inlet.take(&mut out, 2);
         assert_eq!(out, [1.0, 1.0, 2.0, 2.0]);
         let ends: Vec<Mark> = std::iter::from_fn(|| inlet.pop_mark()).collect();
         assert_eq!(ends.len(), MAX_MARKS);
         assert!(matches!(ends.last(), Some(Mark::End { samples: 419 })));
-        assert_eq!(inlet.rest(), (vec![], vec![3.0, 3.0]));
+        assert_eq!((inlet.rest(), inlet.waiting()), (vec![3.0, 3.0], 160));
         inlet.hang_up();
         assert_eq!((inlet.room(), inlet.wait_for_room()), (Err(HungUp), Err(HungUp)));
         assert_eq!(inlet.offer(1).rows, 0);
         // Whoever planned to take rows before the end finds silence.
-        inlet.take(&mut [], &mut out, 2);
+        inlet.take(&mut out, 2);
         assert_eq!(out, [0.0; 4]);
     }
 
     #[test]
     fn windows_share_values_within_a_part_and_not_beyond() {
-        let inlet = Inlet::new(Arc::default(), Layout { bins: 3, step: 2, overlap: 1 }, 10);
-        inlet.give(&[7.0, 8.0, 9.0]);
+        let inlet = inlet(2, 1, 10);
         inlet.push(&[0.0, 1.0, 2.0, 3.0, 4.0], 2, 4);
         inlet.push(&[5.0, 6.0], 1, 2);
         inlet.mark(Mark::End { samples: 6 });
         inlet.push(&[10.0, 11.0, 12.0], 1, 2);
-        let offer = inlet.offer(1);
-        assert_eq!((offer.rows, offer.given), (4, 1));
-        assert_eq!(inlet.rest(), (vec![7.0, 8.0, 9.0], (0..7).map(|v| v as f32).collect()));
-        let (mut given, mut out) = ([0.0; 3], [0.0; 5]);
-        inlet.take(&mut given, &mut out, 2);
-        assert_eq!((given, out), ([7.0, 8.0, 9.0], [0.0, 1.0, 2.0, 3.0, 4.0]));
-        assert_eq!((inlet.offer(1).rows, inlet.offer(1).given), (2, 0));
-        inlet.take(&mut [], &mut out, 2);
+        assert_eq!(inlet.offer(1).rows, 3);
+        assert_eq!(inlet.rest(), (0..7).map(|v| v as f32).collect::<Vec<_>>());
+        let mut out = [0.0; 5];
+        inlet.take(&mut out, 1);
+        assert_eq!(out, [0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(inlet.offer(1).rows, 2);
+        inlet.take(&mut out, 2);
         assert_eq!(out, [2.0, 3.0, 4.0, 5.0, 6.0]);
         assert!(inlet.pop_mark().is_some());
-        assert_eq!(inlet.rest(), (vec![], vec![10.0, 11.0, 12.0]));
+        assert_eq!(inlet.rest(), [10.0, 11.0, 12.0]);
     }
 }

@@ -33,7 +33,9 @@ impl Outlet {
                 let has_words = match &event {
                     ListenEvent::Word(_) => true,
                     ListenEvent::Partial(s) | ListenEvent::Final(s) => !s.words.is_empty(),
-                    ListenEvent::Endpoint { .. } | ListenEvent::Progress { .. } => false,
+                    ListenEvent::Endpoint { .. }
+                    | ListenEvent::Progress { .. }
+                    | ListenEvent::Pause { .. } => false,
                 };
                 if has_words {
                     let elapsed = q.elapsed;
@@ -43,6 +45,7 @@ impl Outlet {
                     (&event, q.newest()),
                     (ListenEvent::Partial(_) | ListenEvent::Final(_), Some(ListenEvent::Partial(_)))
                         | (ListenEvent::Progress { .. }, Some(ListenEvent::Progress { .. }))
+                        | (ListenEvent::Pause { .. }, Some(ListenEvent::Pause { .. }))
                 );
                 if stale {
                     q.withdraw();
@@ -80,6 +83,7 @@ impl Outlet {
 
 /// Times and counts of one stream.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ListenStats {
     /// Seconds of audio that came in.
     pub audio: f64,
@@ -97,11 +101,11 @@ pub struct ListenStats {
     pub step_time: Duration,
     /// From the request until the model took it up.
     pub queue: Duration,
-    /// Work of the encoder.
-    pub encoder: StageTime,
-    /// Work of the search.
-    pub search: StageTime,
-    /// Encoder frames.
+    /// What the model computed.
+    pub encode: StageTime,
+    /// Finding tokens.
+    pub decode: StageTime,
+    /// Frames of the model.
     pub frames: usize,
     /// Words told.
     pub words: usize,

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
+use voce_models::hearing::TrackRequest;
 use voce_models::transducer::Ngram;
 
 use crate::EngineError;
 
-/// The widest beam.
-pub const MAX_BEAM: usize = 32;
-/// Most phrases to be preferred.
-pub const MAX_HOTWORDS: usize = 10_000;
+pub use voce_models::hearing::{Hotword, MAX_BEAM, MAX_HOTWORDS};
 
 /// One stream of audio to listen to.
 #[derive(Clone)]
@@ -35,6 +33,8 @@ pub struct ListenRequest {
     pub partials: bool,
     /// Whether to tell after each step how much was decoded.
     pub progress: bool,
+    /// Whether to tell how probable pauses are, where the model knows.
+    pub pauses: bool,
     /// Chunks that one step may take where more than one waits: 0 chooses what is fastest. The result is the
     /// same either way.
     pub chunks_per_step: usize,
@@ -53,18 +53,10 @@ impl Default for ListenRequest {
             endpoint: Endpointing::default(),
             partials: false,
             progress: false,
+            pauses: false,
             chunks_per_step: 0,
         }
     }
-}
-
-/// A phrase to prefer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Hotword {
-    /// The phrase.
-    pub phrase: String,
-    /// How much; 1 is usual.
-    pub weight: f32,
 }
 
 /// When utterances end, besides where the sender or the model ends them. Time is that of the decoded audio, never
@@ -85,24 +77,22 @@ impl Endpointing {
 }
 
 impl ListenRequest {
-    /// Refuses numbers that make no sense, naming them.
+    /// What of it the model decides.
+    pub(super) fn track(&self) -> TrackRequest<'_> {
+        TrackRequest {
+            chunk_ms: self.chunk_ms,
+            language: self.language.as_deref(),
+            beam: self.beam,
+            nbest: self.nbest,
+            hotwords: &self.hotwords,
+            lm: self.lm.as_ref(),
+            lm_weight: self.lm_weight,
+        }
+    }
+
+    /// Refuses numbers of what the engine decides that make no sense, naming them.
     pub(super) fn check(&self) -> Result<(), EngineError> {
         let bad = |what, value: String, rule| Err(EngineError::BadRequest { what, value, rule });
-        if self.beam == 0 || self.beam > MAX_BEAM {
-            return bad("beam", self.beam.to_string(), "use 1 to 32");
-        }
-        if self.nbest > self.beam {
-            return bad("nbest", self.nbest.to_string(), "use no more than the beam");
-        }
-        if !(0.0..=100.0).contains(&self.lm_weight) {
-            return bad("lm weight", self.lm_weight.to_string(), "use 0 to 100");
-        }
-        if self.hotwords.len() > MAX_HOTWORDS {
-            return bad("hotwords", self.hotwords.len().to_string(), "use at most 10000 phrases");
-        }
-        if let Some(h) = self.hotwords.iter().find(|h| !h.weight.is_finite() || h.weight.abs() > 100.0) {
-            return bad("hotword weight", format!("{} ({})", h.weight, h.phrase), "use -100 to 100");
-        }
         if self.endpoint.silence_ms.is_some_and(|ms| !(80..=60_000).contains(&ms)) {
             let value = self.endpoint.silence_ms.unwrap_or_default();
             return bad("endpoint silence", format!("{value} ms"), "use 80 to 60000");

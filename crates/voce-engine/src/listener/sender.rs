@@ -1,14 +1,13 @@
-//! The sender's side of a stream: samples in, mel rows (on a CPU) or their windows (for a device) to the model.
+//! The sender's side of a stream: samples in, rows of the model's front end to the model.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voce_audio::mel::MEL_HOP;
+use voce_models::hearing::Front;
 
 use super::inlet::{HungUp, Inlet, Mark};
-use super::mel_tail::Mel;
 use super::outlet::Outlet;
 use crate::EngineError;
 
@@ -17,21 +16,29 @@ const LOUDEST: f32 = 1e6;
 /// Samples that become rows at once: how long the model waits for the rest.
 const PIECE: usize = 16_000;
 
-/// Takes a stream's audio: 16 kHz, mono, -1..1. To be finished; a sender that is dropped before breaks the stream
-/// off.
+/// Takes a stream's audio: mono, -1..1, at the [rate](super::ListenerInfo::sample_rate) of the model. To be finished; a
+/// sender that is dropped before breaks the stream off.
 pub struct AudioSender {
     inlet: Arc<Inlet>,
     outlet: Arc<Outlet>,
-    mel: Mel,
+    front: Box<dyn Front>,
     values: Vec<f32>,
     samples: u64,
+    sample_rate: usize,
     finished: bool,
-    mel_time: Duration,
+    front_time: Duration,
 }
 
 impl AudioSender {
-    pub(super) fn new(inlet: Arc<Inlet>, outlet: Arc<Outlet>, mel: Mel, samples: u64) -> Self {
-        Self { inlet, outlet, mel, values: Vec::new(), samples, finished: false, mel_time: Duration::ZERO }
+    pub(super) fn new(
+        inlet: Arc<Inlet>,
+        outlet: Arc<Outlet>,
+        front: Box<dyn Front>,
+        samples: u64,
+        sample_rate: usize,
+    ) -> Self {
+        let (values, front_time) = (Vec::new(), Duration::ZERO);
+        Self { inlet, outlet, front, values, samples, sample_rate, finished: false, front_time }
     }
 
     /// Takes all samples; waits while the queue (ten seconds) is full.
@@ -44,9 +51,9 @@ impl AudioSender {
         Ok(())
     }
 
-    /// Samples, to the nearest hop, that the model has yet to take.
+    /// Samples, to the nearest row of the front end, that the model has yet to take.
     pub fn waiting(&self) -> usize {
-        self.inlet.waiting() * MEL_HOP
+        self.inlet.waiting()
     }
 
     /// Takes as many samples as there is room for, and says how many.
@@ -56,7 +63,7 @@ impl AudioSender {
             self.inlet.expect(samples.len());
         }
         while taken < samples.len() {
-            let room = self.inlet.room()?.saturating_mul(MEL_HOP).min(PIECE);
+            let room = self.inlet.room()?.saturating_mul(self.inlet.hop()).min(PIECE);
             let piece = &samples[taken..(taken + room).min(samples.len())];
             if piece.is_empty() {
                 break;
@@ -64,8 +71,8 @@ impl AudioSender {
             self.check(piece)?;
             let begun = Instant::now();
             self.values.clear();
-            let rows = self.mel.process(piece, &mut self.values);
-            self.mel_time += begun.elapsed();
+            let rows = self.front.push(piece, &mut self.values);
+            self.front_time += begun.elapsed();
             self.samples += piece.len() as u64;
             self.inlet.push(&self.values, rows, piece.len());
             taken += piece.len();
@@ -111,25 +118,25 @@ impl AudioSender {
 
     fn flush(&mut self) {
         self.values.clear();
-        let rows = self.mel.finish(&mut self.values);
+        let rows = self.front.finish(&mut self.values);
         self.inlet.push(&self.values, rows, 0);
     }
 
     /// The stream's state once all audio so far was heard, for [`super::Listener::resume`]. The stream goes on.
     pub fn snapshot(&mut self) -> Result<Vec<u8>, EngineError> {
         let (reply, answer) = sync_channel(1);
-        self.inlet.mark(Mark::Snapshot { tail: Box::new(self.mel.tail()), samples: self.samples, reply });
+        self.inlet.mark(Mark::Snapshot { front: self.front.save(), samples: self.samples, reply });
         answer.recv().unwrap_or_else(|_| Err(EngineError::Stopped("the stream has ended".into())))
     }
 
     /// Seconds of audio so far.
     pub fn seconds(&self) -> f64 {
-        self.samples as f64 / super::inlet::SAMPLE_RATE as f64
+        self.samples as f64 / self.sample_rate as f64
     }
 
     /// Time spent in the front end.
-    pub fn mel_time(&self) -> Duration {
-        self.mel_time
+    pub fn front_time(&self) -> Duration {
+        self.front_time
     }
 }
 

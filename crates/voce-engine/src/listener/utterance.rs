@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use voce_models::transducer::Token;
+use voce_models::hearing::Token;
 
 use super::event::{Alternative, EndReason, ListenEvent, Segment};
 use super::words::{Clock, Speller};
 
-/// When utterances end, in encoder frames.
+/// When utterances end, in frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
     pub silence: Option<usize>,
@@ -56,6 +56,10 @@ impl Utterance {
         }
     }
 
+    pub(super) fn speller(&self) -> &Speller {
+        &self.speller
+    }
+
     /// A new part of the stream begins after so many seconds.
     pub(super) fn begin_part(&mut self, seconds: f64) {
         self.clock.offset = seconds;
@@ -99,6 +103,14 @@ impl Utterance {
             self.tokens.push(token);
         }
         self.tell_words(false, events);
+    }
+
+    /// The word of the newest certain token is over at a frame.
+    pub(super) fn end_word(&mut self, frame: usize, events: &mut Vec<ListenEvent>) {
+        if let Some(last) = self.tokens.last_mut() {
+            last.duration = frame.saturating_sub(last.frame).max(1);
+            self.tell_words(true, events);
+        }
     }
 
     /// Takes the tokens after the certain ones that are the best guess now.
@@ -239,26 +251,12 @@ pub(super) struct Saved {
 
 #[cfg(test)]
 mod tests {
+    use super::super::double::Double;
     use super::*;
-    use voce_text::Tokenizer;
 
     /// `▁a`, `b`, `?`, `▁c`, `<EOU>` are tokens 1 to 5.
     fn speller() -> Arc<Speller> {
-        let pieces = ["<unk>", "\u{2581}a", "b", "?", "\u{2581}c", "<EOU>"].map(|p| (p, -1.0));
-        let metaspace = serde_json::json!({
-            "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": false
-        });
-        let special = serde_json::json!({
-            "id": 5, "content": "<EOU>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true
-        });
-        let json = serde_json::json!({
-            "version": "1.0", "added_tokens": [special], "normalizer": null, "pre_tokenizer": metaspace,
-            "post_processor": null, "decoder": metaspace,
-            "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab": pieces},
-        });
-        let tokenizer = Tokenizer::from_json_bytes(json.to_string().as_bytes()).unwrap();
-        Arc::new(Speller::new(tokenizer, 6, false))
+        Arc::new(Speller::new(Double::new(0)))
     }
 
     fn tokens(list: &[(u32, usize)]) -> Vec<Token> {
@@ -278,6 +276,7 @@ mod tests {
             ListenEvent::Final(s) => format!("[{}]", s.text),
             ListenEvent::Endpoint { reason, .. } => reason.name().to_owned(),
             ListenEvent::Progress { .. } => "progress".to_owned(),
+            ListenEvent::Pause { .. } => "pause".to_owned(),
         };
         events.iter().map(text).collect()
     }

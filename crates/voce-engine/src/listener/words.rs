@@ -1,6 +1,8 @@
 //! Tokens as words: where a word begins, what it says, when it was said.
 
-use voce_models::transducer::Token;
+use std::sync::Arc;
+
+use voce_models::hearing::{Hearing, Token};
 use voce_text::Tokenizer;
 
 use super::event::Word;
@@ -8,7 +10,7 @@ use super::event::Word;
 /// The space symbol inside pieces.
 const SPACE: char = '\u{2581}';
 
-/// Seconds of an encoder frame.
+/// When frames are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Clock {
     /// Seconds per frame.
@@ -32,9 +34,9 @@ struct Piece {
     punctuation: bool,
 }
 
-/// A tokeniser that knows words.
+/// A model's tokeniser that knows words.
 pub(super) struct Speller {
-    tokenizer: Tokenizer,
+    hearing: Arc<dyn Hearing>,
     pieces: Vec<Piece>,
     /// Whether tokens last as long as they say.
     durations: bool,
@@ -43,20 +45,21 @@ pub(super) struct Speller {
 }
 
 impl Speller {
-    pub(super) fn new(tokenizer: Tokenizer, vocab: usize, durations: bool) -> Self {
+    pub(super) fn new(hearing: Arc<dyn Hearing>) -> Self {
+        let (info, tokenizer) = (hearing.info(), hearing.tokenizer());
         let piece = |id: u32| {
             let text = tokenizer.piece(id).unwrap_or_default();
             let begins_word = text.chars().next().is_some_and(|c| c == SPACE || is_ideograph(c));
             let punctuation = !text.is_empty() && text.chars().all(is_punctuation);
             Piece { begins_word, punctuation }
         };
-        let pieces = (0..vocab as u32).map(piece).collect();
-        let end_token = tokenizer.id("<EOU>").filter(|&id| (id as usize) < vocab);
-        Self { tokenizer, pieces, durations, end_token }
+        let pieces = (0..info.vocab as u32).map(piece).collect();
+        let (durations, end_token) = (info.durations, info.end_token);
+        Self { hearing, pieces, durations, end_token }
     }
 
     pub(super) fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        self.hearing.tokenizer()
     }
 
     /// Whether tokens say how long they last.
@@ -85,7 +88,7 @@ impl Speller {
 
     /// The text of some tokens.
     pub(super) fn text(&self, ids: &[u32]) -> String {
-        let text = self.tokenizer.decode(ids);
+        let text = self.tokenizer().decode(ids);
         let trimmed = text.trim();
         if trimmed.len() == text.len() { text } else { trimmed.to_owned() }
     }

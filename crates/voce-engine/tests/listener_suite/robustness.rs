@@ -141,4 +141,5 @@ fn random_weights_hear_something() {
     assert_eq!(heard, again);
     let info = listener.info();
     assert!(info.stages.iter().all(|s| s.bytes > 0 && s.macs > 0) && info.state_bytes > 0);
+    assert_eq!(info.stages.iter().map(|s| s.name).collect::<Vec<_>>(), ["encoder", "search", "labels"]);
 }

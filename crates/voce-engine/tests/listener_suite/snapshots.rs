@@ -1,9 +1,9 @@
 //! A stream that was saved goes on as if never interrupted.
 
 use voce_engine::EngineError;
-use voce_engine::listener::{Endpointing, ListenRequest};
+use voce_engine::listener::{Endpointing, ListenRequest, Listener};
 
-use crate::support::{Heard, chunk, clip, feed, hear, open, rest};
+use crate::support::{Dice, Heard, chunk, clip, exact, feed, hear, open, rest, until_end, when_free};
 
 fn joined(mut a: Heard, b: Heard) -> Heard {
     a.segments.extend(b.segments);
@@ -97,4 +97,83 @@ fn what_does_not_fit_is_refused() {
     drop(sender);
     let whole = clip("b.wav");
     assert!(!hear(&listener, &chunk(320), &whole).segments.is_empty(), "the listener still hears");
+}
+
+#[test]
+fn other_weights_of_the_same_shape_are_refused() {
+    let [a, b, again] = [1, 2, 1].map(|seed| Listener::random("nano-ear", seed, &exact(1)).unwrap());
+    let (mut sender, _stream) = a.listen(&ListenRequest::default()).unwrap();
+    sender.push(&clip("a.wav")).unwrap();
+    let saved = sender.snapshot().unwrap();
+    match b.resume(&saved, &ListenRequest::default()) {
+        Err(EngineError::Snapshot(why)) => assert!(why.contains("other weights"), "{why}"),
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("a stream went on with other weights"),
+    }
+    assert!(again.resume(&saved, &ListenRequest::default()).is_ok());
+}
+
+/// Words that a forger would write where a length, a position or an index is read.
+const FORGED: [u64; 8] = [0, 1, 7, 1 << 20, (1 << 30) - 1, 1 << 31, u64::MAX / 8, u64::MAX];
+
+/// A snapshot with one word forged, or some bytes damaged; the fingerprint stays.
+fn forge(saved: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = saved.to_vec();
+    if dice.below(3) > 0 {
+        // Most of what is read as a length lies near the start.
+        let words = if dice.below(2) == 0 { 64 } else { (bytes.len() - 24) / 8 };
+        let at = 16 + 8 * dice.below(words);
+        bytes[at..at + 8].copy_from_slice(&FORGED[dice.below(FORGED.len())].to_le_bytes());
+    } else {
+        for _ in 0..1 + dice.below(4) {
+            let at = 16 + dice.below(bytes.len() - 16);
+            bytes[at] ^= 1 + dice.below(255) as u8;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn forged_snapshots_harm_nobody_else() {
+    let audio = clip("long.wav");
+    let (mut dice, mut gone_on, mut refused) = (Dice::new(11), 0, 0);
+    for (name, request) in [
+        ("stream", chunk(160)),
+        ("stream", ListenRequest { beam: 3, ..chunk(80) }),
+        ("prompt", ListenRequest::default()),
+        ("tdt", ListenRequest { beam: 2, ..ListenRequest::default() }),
+        ("ctc", ListenRequest { beam: 3, ..ListenRequest::default() }),
+    ] {
+        let want = hear(&open(name, 1), &request, &audio);
+        let listener = open(name, 4);
+        let (mut sender, _kept) = listener.listen(&request).unwrap();
+        sender.push(&audio[..20_011]).unwrap();
+        let saved = sender.snapshot().unwrap();
+        drop((sender, _kept));
+        let mut honest: Vec<_> = (0..3).map(|_| when_free(&listener, &request)).collect();
+        for piece in audio.chunks(audio.len() / 40) {
+            honest.iter_mut().for_each(|(sender, _)| sender.push(piece).unwrap());
+            match listener.resume(&forge(&saved, &mut dice), &request) {
+                Err(EngineError::Snapshot(_)) => refused += 1,
+                // The last one may still be on its way out.
+                Err(EngineError::Busy(_)) => {}
+                Err(e) => panic!("{e}"),
+                Ok((mut sender, mut stream)) => {
+                    // The stream may end before it has taken anything.
+                    let _ = sender.push(&audio[..9_000]);
+                    sender.finish();
+                    match until_end(&mut stream) {
+                        Ok(_) => gone_on += 1,
+                        Err(EngineError::Snapshot(_)) => refused += 1,
+                        Err(e) => panic!("{name}: {e}"),
+                    }
+                }
+            }
+        }
+        for (sender, mut stream) in honest {
+            sender.finish();
+            assert_eq!(rest(&mut stream), want, "{name}");
+        }
+    }
+    assert!(gone_on > 20 && refused > 20, "{gone_on} went on, {refused} were refused");
 }

@@ -72,6 +72,7 @@ impl Heard {
             ListenEvent::Endpoint { at, reason } => self.ends.push((at, reason.name())),
             ListenEvent::Partial(_) => self.partials += 1,
             ListenEvent::Progress { at, spoken } => self.progress.push((at, spoken)),
+            other => panic!("nobody asked for {other:?}"),
         }
     }
 }

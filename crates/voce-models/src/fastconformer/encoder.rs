@@ -249,6 +249,11 @@ impl EncoderState {
         &self.cache
     }
 
+    /// How the stream in a slot runs.
+    pub fn shape(&self, slot: usize) -> StreamShape {
+        self.shapes[slot]
+    }
+
     /// Encoder frames that a slot has made.
     pub fn position(&self, slot: usize) -> usize {
         self.cache.position(slot)

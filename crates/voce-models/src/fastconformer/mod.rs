@@ -4,13 +4,19 @@ mod check;
 mod config;
 mod conformer;
 mod ctc;
+mod device_mel;
+mod ear;
 mod encoder;
+mod footprint;
+mod front;
+mod hearing;
 mod hf_config;
 mod joint;
 mod languages;
 mod names;
 mod nemo_config;
 mod nemo_encoder;
+mod phrases;
 mod positions;
 mod predictor;
 mod prompt;
@@ -18,6 +24,7 @@ mod random;
 mod shapes;
 mod snapshot;
 mod subsampling;
+mod windows;
 
 pub use check::{ConfigError, MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 pub use config::{
@@ -26,6 +33,7 @@ pub use config::{
 };
 pub use ctc::CtcHead;
 pub use encoder::{Encoder, EncoderState, StreamShape};
+pub use hearing::{FastConformer, FastConformerParts};
 pub use joint::{Joint, JointScratch};
 pub use names::canonical;
 pub(crate) use predictor::grow;

@@ -103,29 +103,25 @@ impl Subsampling {
         before.clear();
         before.extend_from_slice(spans);
         let mut width = 0;
-        for (i, (stage, kept)) in self.stages.iter().zip(stages).enumerate() {
+        for (stage, kept) in self.stages.iter().zip(stages) {
             made.clear();
             made.extend(before.iter().map(|s| FrameSpan { rows: kept.yields(s.slot, s.rows, s.last), ..*s }));
             let times: usize = made.iter().map(|s| s.rows).sum();
             let bins = kept.spec().out_bins();
             width = bins * self.channels;
-            convolved.shape(times * bins, self.channels);
-            let op = SubsampleOp {
-                x: if i == 0 { mel } else { mixed },
-                spans: before,
-                kernel: &stage.kernel,
-                bias: stage.bias.as_ref(),
-                act: if stage.pointwise.is_none() { Activation::Relu } else { Activation::None },
+            let (x, out, act) = match &stage.pointwise {
+                // The first one's result is the largest: it has a buffer that no other stage makes as large.
+                None => (mel, &mut *mixed, Activation::Relu),
+                Some(_) => (&*mixed, &mut *convolved, Activation::None),
             };
-            exec.subsample(&op, kept, convolved);
-            match &stage.pointwise {
-                None => std::mem::swap(convolved, mixed),
-                Some(pointwise) => {
-                    mixed.shape(times * bins, self.channels);
-                    let mut op = pointwise.op(&*convolved, times * bins);
-                    op.act = Activation::Relu;
-                    exec.linear(&op, mixed);
-                }
+            out.shape(times * bins, self.channels);
+            let (kernel, bias) = (&stage.kernel, stage.bias.as_ref());
+            exec.subsample(&SubsampleOp { x, spans: before, kernel, bias, act }, kept, out);
+            if let Some(pointwise) = &stage.pointwise {
+                mixed.shape(times * bins, self.channels);
+                let mut op = pointwise.op(&*convolved, times * bins);
+                op.act = Activation::Relu;
+                exec.linear(&op, mixed);
             }
             before.clone_from(made);
         }

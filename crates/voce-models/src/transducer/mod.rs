@@ -28,6 +28,7 @@ mod search;
 mod snapshot;
 mod state;
 
+pub use crate::hearing::Token;
 pub use arpa::ArpaError;
 pub use boost::{Boost, BoostError, BoostRule, Completion, MAX_BOOST_TOKENS};
 pub use decoder::Decoder;
@@ -37,21 +38,6 @@ pub use search::Search;
 pub use snapshot::SearchSnapshotError;
 pub use state::SearchState;
 pub use voce_runtime::Confidence;
-
-/// A label that was found.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Token {
-    /// The label.
-    pub id: u32,
-    /// The encoder frame it was found at, counted from the stream's start.
-    pub frame: usize,
-    /// Frames it lasts: the model's word for TDT, one otherwise.
-    pub duration: usize,
-    /// Logarithm of its probability, without the help of phrases or a language model.
-    pub log_prob: f32,
-    /// How sure the model was, 0 to 1.
-    pub confidence: f32,
-}
 
 /// One reading of an utterance.
 #[derive(Clone, Debug, PartialEq)]

@@ -95,7 +95,12 @@ impl SearchState {
 
     /// The best reading of this utterance so far: stable labels and those that may still change.
     pub fn tokens(&self) -> Vec<Token> {
-        let mut out = self.stable.clone();
+        [&self.stable[..], &self.tentative()].concat()
+    }
+
+    /// The labels of the best reading after the stable ones, which may still change.
+    pub fn tentative(&self) -> Vec<Token> {
+        let mut out = Vec::new();
         match &self.kind {
             Kind::Greedy(_) | Kind::Ctc(_) => {}
             Kind::Beam(b) => {
@@ -106,6 +111,11 @@ impl SearchState {
             Kind::CtcBeam(b) => b.path(0, &mut out),
         }
         out
+    }
+
+    /// Forgets the stable labels that were taken; the search goes on.
+    pub fn forget_taken(&mut self) {
+        self.stable.drain(..std::mem::take(&mut self.taken));
     }
 
     /// Frames since the last label of the best reading ended, or since the utterance began.

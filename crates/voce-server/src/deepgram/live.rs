@@ -242,7 +242,7 @@ impl Talk {
                     || json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}),
                 )
             }
-            ListenEvent::Partial(_) | ListenEvent::Progress { .. } => None,
+            _ => None,
         };
         match message {
             Some(message) => self.send(&message).await,

@@ -111,7 +111,7 @@ impl EventSource for Out {
         let stats = self.events.stats();
         let mut queue = StageTime::default();
         queue.add(stats.queue, stats.queue, stats.queue);
-        vec![("queue", queue), ("encode", stats.encoder), ("search", stats.search)]
+        vec![("queue", queue), ("encode", stats.encode), ("search", stats.decode)]
     }
 }
 

@@ -241,7 +241,8 @@ impl Talk {
                 }
                 Ok(())
             }
-            ListenEvent::Partial(_) | ListenEvent::Final(_) | ListenEvent::Endpoint { .. } => Ok(()),
+            // Partial and final utterances have no message here.
+            _ => Ok(()),
         }
     }
 }

@@ -361,9 +361,7 @@ impl Talk {
                 });
                 Ok(self.wire.json(&event).await?)
             }
-            Step::Event(ListenEvent::Final(_) | ListenEvent::Partial(_) | ListenEvent::Progress { .. }) => {
-                Ok(())
-            }
+            Step::Event(_) => Ok(()),
         }
     }
 

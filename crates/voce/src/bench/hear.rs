@@ -292,7 +292,7 @@ fn feed(
                 sender.end_utterance();
                 sent[i] = 0;
             } else if let Some(sender) = slot.take() {
-                mel += sender.mel_time();
+                mel += sender.front_time();
                 sender.finish();
             }
         }

@@ -189,5 +189,9 @@ fn event_json(event: &ListenEvent) -> Value {
             json!({"type": "endpoint", "at": at, "reason": reason.name()})
         }
         ListenEvent::Progress { at, spoken } => json!({"type": "progress", "at": at, "spoken": spoken}),
+        ListenEvent::Pause { at, probabilities } => {
+            json!({"type": "pause", "at": at, "probabilities": probabilities})
+        }
+        _ => Value::Null,
     }
 }

@@ -1,6 +1,6 @@
 //! Long audio for offline models: overlapped windows, whose tokens are joined where both heard the same.
 
-use voce_models::transducer::Token;
+use crate::hearing::Token;
 
 /// Encoder frames of a window: what a model hears at once, 41 seconds.
 pub(super) const WINDOW: usize = 512;
@@ -19,6 +19,11 @@ pub(super) struct Joiner {
 }
 
 impl Joiner {
+    /// Whether no window has come yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Takes a window's tokens, which count from its own begin, and appends to `certain` what no later window
     /// can change. `last` tells that no window follows.
     pub(super) fn take(&mut self, mut window: Vec<Token>, last: bool, certain: &mut Vec<Token>) {

@@ -1,35 +1,82 @@
-//! Which files a recogniser is made of: a folder in Hugging Face's layout, or a `.nemo` archive.
+//! FastConformer from files: a folder in Hugging Face's layout, or a `.nemo` archive.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use voce_models::fastconformer::{ConfigError, FastConformerConfig, canonical, random_weights};
-use voce_nn::Weights;
+use voce_models::fastconformer::{
+    ConfigError, FastConformer, FastConformerConfig, FastConformerParts, canonical, random_weights,
+};
 use voce_nn::weights::{SafetensorsFile, ShardedSafetensors, TarFile, TorchFile};
+use voce_nn::{Loader, Precision, Weights};
 use voce_text::Tokenizer;
 use voce_text::tokenizer::MAX_FILE_BYTES;
 
+use super::{OpenedHearing, plain_tokenizer};
 use crate::EngineError;
-use crate::family::plain_tokenizer;
+use crate::device::Place;
+use crate::lane::default_threads;
+use crate::packed;
+use crate::store::catalogue::Shape;
 use crate::store::{Located, Store, Task};
 
 /// Largest configuration read; those of NeMo list the whole vocabulary three times.
 const MAX_CONFIG_BYTES: u64 = 32 << 20;
 
+/// Opens a recogniser all of whose files are here.
+pub(super) fn open(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedHearing, EngineError> {
+    let files = Files::find(store, reference)?;
+    let cache =
+        packed::cache(store, &files.paths, place.formats(precision)?).filter(|_| place.device.is_none());
+    let mut loader = place.loader(Loader::new(files.weights.clone()));
+    if let Some(cache) = &cache {
+        loader = loader.with_cache(cache.clone());
+    }
+    Ok(OpenedHearing { packed: cache, ..files.load(&loader, place, precision)? })
+}
+
+/// A recogniser of a published shape with random weights, and a tokeniser whose text means nothing.
+pub(super) fn random(
+    shape: &Shape,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedHearing, EngineError> {
+    let named = FastConformerConfig::named(shape.name);
+    let config = named.ok_or_else(|| crate::unknown_shape(Task::Hearing, shape.name))?;
+    let files = Files {
+        weights: random_weights(seed, &config),
+        tokenizer: plain_tokenizer(config.vocab),
+        config,
+        paths: Vec::new(),
+    };
+    let loader = place.loader(Loader::new(files.weights.clone()));
+    files.load(&loader, place, precision)
+}
+
+/// What a recogniser is, without its weights.
+pub(super) fn describe(store: &Store, reference: &str) -> Result<FastConformerConfig, EngineError> {
+    Ok(Files::find(store, reference)?.config)
+}
+
 /// A recogniser's configuration, its weights under canonical names, and its tokeniser.
-pub(super) struct Files {
-    pub config: FastConformerConfig,
-    pub weights: Arc<dyn Weights>,
-    pub tokenizer: Tokenizer,
+struct Files {
+    config: FastConformerConfig,
+    weights: Arc<dyn Weights>,
+    tokenizer: Tokenizer,
     /// The files that the weights are in; none for weights that are made up.
-    pub paths: Vec<PathBuf>,
+    paths: Vec<PathBuf>,
 }
 
 impl Files {
     /// Finds and opens a model's files; what they say of each other is checked.
-    pub(super) fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
+    fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
         let located = store.find(reference)?;
         let nemo = located.weights.iter().find(|path| path.extension().is_some_and(|end| end == "nemo"));
         let mut files = match nemo {
@@ -90,10 +137,22 @@ impl Files {
         Ok(Self { config: parsed, weights, tokenizer, paths: located.weights.clone() })
     }
 
-    /// Language codes that the model takes; none where it takes none.
-    pub(super) fn languages(&self) -> Vec<String> {
-        let prompt = self.config.prompt.iter();
-        prompt.flat_map(|p| p.languages.iter().map(|(code, _)| code.clone())).collect()
+    /// Loads the weights.
+    fn load(
+        self,
+        loader: &Loader,
+        place: &Place,
+        precision: Precision,
+    ) -> Result<OpenedHearing, EngineError> {
+        let parts = FastConformerParts {
+            config: self.config,
+            tokenizer: self.tokenizer,
+            precision,
+            formats: place.formats(precision)?,
+            on_device: place.device.is_some(),
+        };
+        let model = FastConformer::load(parts, loader, &mut place.exec(default_threads())?)?;
+        Ok(OpenedHearing { hearing: Arc::new(model), packed: None })
     }
 }
 
@@ -149,18 +208,6 @@ fn tokenizer(folder: &Path, found: Option<&Path>) -> Result<Tokenizer, EngineErr
         .map_err(|source| EngineError::Tokenizer { path: list.clone(), source })
 }
 
-/// Random weights of a published shape, and a tokeniser whose text means nothing.
-pub(super) fn random(
-    shape: &str,
-    seed: u64,
-) -> Result<(FastConformerConfig, Arc<dyn Weights>, Tokenizer), EngineError> {
-    let name = crate::shape(Task::Hearing, shape)?.name;
-    let config = FastConformerConfig::named(name).ok_or_else(|| crate::unknown_shape(Task::Hearing, name))?;
-    let weights = random_weights(seed, &config);
-    let tokenizer = plain_tokenizer(config.vocab);
-    Ok((config, weights, tokenizer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +251,6 @@ mod tests {
                 }
             }
             assert_eq!(f.config.prompt.is_some(), name == "prompt");
-            assert_eq!(f.languages().is_empty(), name != "prompt");
         }
     }
 
@@ -314,9 +360,32 @@ mod tests {
 
     #[test]
     fn random_shapes_have_a_tokeniser_of_their_size() {
-        let (config, _, tokenizer) = random("nano-ear", 1).unwrap();
-        assert_eq!(tokenizer.vocab_size(), config.vocab);
-        assert!(matches!(random("giant", 1), Err(EngineError::BadShape { .. })));
-        assert!(crate::shapes(Task::Hearing).any(|s| s == "nemotron-0.6b"));
+        let place = Place::new(None, None).unwrap();
+        let shape = crate::shape(Task::Hearing, "nano-ear").unwrap();
+        let opened = random(shape, 1, &place, Precision::Int8).unwrap();
+        assert_eq!(opened.hearing.tokenizer().vocab_size(), opened.hearing.info().vocab);
+        for name in crate::shapes(Task::Hearing) {
+            assert!(FastConformerConfig::named(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_same_weights_have_one_fingerprint_and_others_another() {
+        let place = Place::new(None, None).unwrap();
+        let print = |name: &str, precision| {
+            let settings = Settings::from_vars(|name| (name == "HOME").then(|| "/nowhere".into())).unwrap();
+            let path = fixture(name);
+            let opened = super::open(&Store::new(settings), path.to_str().unwrap(), &place, precision);
+            opened.unwrap().hearing.fingerprint()
+        };
+        let stream = print("stream", Precision::F32);
+        assert_eq!(stream, print("stream", Precision::F32));
+        assert_eq!(stream, print("nemo/stream.nemo", Precision::F32), "an archive of the same weights");
+        assert_ne!(stream, print("stream", Precision::Int8));
+        assert_ne!(stream, print("stream_left70", Precision::F32));
+        let shape = crate::shape(Task::Hearing, "nano-ear").unwrap();
+        let random =
+            |seed| super::random(shape, seed, &place, Precision::Int8).unwrap().hearing.fingerprint();
+        assert_ne!(random(1), random(2), "other weights of the same shape");
     }
 }

@@ -1,0 +1,58 @@
+//! How a listener is set up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use voce_nn::Precision;
+use voce_runtime::Isa;
+use voce_runtime::cuda::Device;
+
+use crate::fault::Faults;
+use crate::trace::Trace;
+
+/// Streams side by side by default.
+const DEFAULT_SLOTS: usize = 8;
+/// Streams side by side at most.
+pub const MAX_SLOTS: usize = 16_384;
+
+/// How a listener is set up.
+#[derive(Clone, Debug)]
+pub struct ListenerOptions {
+    /// Precision of the weights.
+    pub precision: Precision,
+    /// Threads; 0 chooses. On a device those of all lanes together, for what the host does.
+    pub threads: usize,
+    /// Streams that run side by side.
+    pub slots: usize,
+    /// Model threads that share them, up to [`MAX_LANES`]: 0 chooses two on a device, one on a CPU.
+    pub lanes: usize,
+    /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
+    pub isa: Option<Isa>,
+    /// The device; none is the CPU.
+    pub device: Option<Arc<Device>>,
+    /// Where to record what the stages do.
+    pub trace: Option<Trace>,
+    /// Keep each thread on a core of its own, where there are enough.
+    pub pin: bool,
+    /// A step of an idle model this often keeps its caches and the CPU's clocks warm; none when absent.
+    pub keep_warm: Option<Duration>,
+    /// Faults that tests plant.
+    pub faults: Faults,
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        Self {
+            precision: Precision::Int8,
+            threads: 0,
+            slots: DEFAULT_SLOTS,
+            lanes: 0,
+            isa: None,
+            device: None,
+            trace: None,
+            pin: false,
+            keep_warm: None,
+            faults: Faults::default(),
+        }
+    }
+}

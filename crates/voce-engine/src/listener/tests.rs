@@ -1,0 +1,104 @@
+//! The listener over a model that is nothing like those in the catalogue: other rate, no spectrogram, late tokens, pauses.
+
+use super::double::{Double, FRAME, RATE};
+use super::*;
+
+fn open(delay: usize, slots: usize) -> (Arc<Double>, Listener) {
+    let double = Double::new(delay);
+    let options = ListenerOptions { threads: 1, slots, ..Default::default() };
+    let place = Place::new(None, None).unwrap();
+    let listener = Listener::start("double".into(), double.clone(), &place, &options).unwrap();
+    (double, listener)
+}
+
+/// A frame for each token; 0 is silence.
+fn audio(tokens: &[u32]) -> Vec<f32> {
+    tokens.iter().flat_map(|&t| std::iter::repeat_n(t as f32, FRAME)).collect()
+}
+
+fn texts(stream: TranscriptStream) -> Vec<String> {
+    let text = |event| match event {
+        ListenEvent::Word(w) => format!("{} {:.2}-{:.2}", w.text, w.start, w.end),
+        ListenEvent::Final(s) => format!("[{}]", s.text),
+        ListenEvent::Endpoint { at, reason } => format!("{} {at:.2}", reason.name()),
+        ListenEvent::Pause { probabilities, .. } => format!("pause {probabilities:?}"),
+        other => format!("{other:?}"),
+    };
+    stream.map(|event| text(event.unwrap())).collect()
+}
+
+#[test]
+fn late_tokens_words_that_end_and_other_rates_need_no_change_here() {
+    for delay in [0, 3] {
+        let (_, listener) = open(delay, 2);
+        assert_eq!((listener.info().sample_rate, listener.info().delay_ms), (RATE, 80 * delay as u32));
+        let (mut sender, stream) = listener.listen(&ListenRequest::default()).unwrap();
+        sender.push(&audio(&[0, 1, 2, 0, 0, 4, 0])).unwrap();
+        assert!((sender.seconds() - 7.0 * 0.08).abs() < 1e-9);
+        sender.end_utterance();
+        // Half a frame is filled up with silence.
+        sender.push(&audio(&[4])[..FRAME / 2]).unwrap();
+        sender.finish();
+        let want = ["ab 0.08-0.24", "c 0.40-0.48", "forced 0.56", "[ab c]", "c 0.56-0.64", "[c]"];
+        assert_eq!(texts(stream), want, "{delay}");
+    }
+}
+
+#[test]
+fn rules_count_decoded_frames_however_late_they_come() {
+    for delay in [0, 5] {
+        let (_, listener) = open(delay, 1);
+        let endpoint = Endpointing { silence_ms: Some(240), max_ms: None };
+        let request = ListenRequest { endpoint, ..Default::default() };
+        let (mut sender, stream) = listener.listen(&request).unwrap();
+        sender.push(&audio(&[1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 1])).unwrap();
+        sender.finish();
+        let want = ["a 0.00-0.08", "c 0.24-0.32", "silence 0.56", "[a c]", "a 0.80-0.88", "[a]"];
+        assert_eq!(texts(stream), want, "{delay}");
+    }
+}
+
+#[test]
+fn pauses_are_told_to_those_who_ask() {
+    let (_, listener) = open(0, 1);
+    assert_eq!(listener.info().pauses, [0.5, 1.0]);
+    for pauses in [false, true] {
+        let request = ListenRequest { pauses, ..Default::default() };
+        let (mut sender, stream) = listener.listen(&request).unwrap();
+        sender.push(&audio(&[0, 0])).unwrap();
+        sender.finish();
+        let told = texts(stream);
+        // One that nobody has read gives way to the next.
+        assert_eq!(told.is_empty(), !pauses);
+        assert!(told.iter().all(|t| t == "pause [0.75, 0.125]"), "{told:?}");
+    }
+}
+
+#[test]
+fn what_a_model_has_not_is_refused_by_name() {
+    let (_, listener) = open(0, 1);
+    let Err(e) = listener.listen(&ListenRequest { beam: 4, ..Default::default() }) else {
+        panic!("accepted")
+    };
+    assert_eq!(e.code(), "bad_request");
+    assert!(e.to_string().contains("double takes no beam"), "{e}");
+}
+
+#[test]
+fn a_saved_stream_goes_on_in_the_middle_of_a_frame() {
+    let (_, listener) = open(3, 2);
+    let all = audio(&[0, 1, 2, 0, 4, 0, 0, 1, 0]);
+    for cut in [0, 100, FRAME, 3 * FRAME + 7, all.len()] {
+        let (mut sender, stream) = listener.listen(&ListenRequest::default()).unwrap();
+        sender.push(&all[..cut]).unwrap();
+        let saved = sender.snapshot().unwrap();
+        sender.push(&all[cut..]).unwrap();
+        sender.finish();
+        let whole = texts(stream);
+        let (mut sender, stream) = listener.resume(&saved, &ListenRequest::default()).unwrap();
+        sender.push(&all[cut..]).unwrap();
+        sender.finish();
+        let rest = texts(stream);
+        assert!(!rest.is_empty() && whole.ends_with(&rest), "{cut}: {rest:?} of {whole:?}");
+    }
+}

@@ -1,0 +1,368 @@
+//! What a listener's lane does: it owns an ear and the streams in its slots, and steps what has audio for a chunk.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use voce_models::hearing::{Ear, Hearing, Offer, Planned};
+use voce_runtime::Exec;
+
+use super::event::EndReason;
+use super::inlet::Mark;
+use super::snapshot::Saved;
+use super::stats::ListenerStats;
+use super::step_room::StepRoom;
+use super::streams::{Streams, Waiting};
+use crate::EngineError;
+use crate::fault::{FaultPoint, Faults};
+use crate::lane::{Turn, Work, alone};
+use crate::pulse::{Pulse, Stage};
+use crate::trace::Tracer;
+use crate::wake::lock;
+
+/// Frames of a step at most, unless one stream alone needs more.
+pub(super) const STEP_FRAMES: usize = 512;
+/// The same of all lanes of a device, which has room for thousands of streams.
+pub(super) const DEVICE_STEP_FRAMES: usize = 1 << 16;
+
+/// The work of a lane.
+pub(super) struct Hear {
+    pub hearing: Arc<dyn Hearing>,
+    pub ear: Box<dyn Ear>,
+    pub streams: Streams,
+    pub stats: Arc<Mutex<ListenerStats>>,
+    pub tracer: Tracer,
+    pub turn: Turn,
+    /// Frames that a step may take of one stream.
+    pub room: usize,
+    pub pulse: Arc<Pulse>,
+    pub faults: Faults,
+    pub planning: Planning,
+}
+
+/// What the step under way takes, and who goes first in the next.
+#[derive(Default)]
+pub(super) struct Planning {
+    /// The slot that is looked at first.
+    turn: usize,
+    planned: Vec<Planned>,
+    /// Frames that it makes, or a few more.
+    frames: usize,
+    room: StepRoom,
+}
+
+/// How long the phases of a step took.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    front: Duration,
+    encode: Duration,
+    decode: Duration,
+    total: Duration,
+}
+
+impl Work for Hear {
+    fn admit(&mut self, exec: &mut Exec) {
+        while let Some(free) = self.streams.slots.iter().position(Option::is_none)
+            && let Ok(mut new) = self.streams.seat.requests.try_recv()
+        {
+            let saved = new.saved.take();
+            self.ear.start(exec, free, &new.track);
+            self.streams.admit(free, new);
+            if let Some(saved) = saved {
+                self.resume(exec, free, saved);
+            }
+        }
+        // After new ones were taken: a stream that was left before it had a slot wakes nobody any more.
+        self.streams.drop_cancelled();
+        self.let_go();
+    }
+
+    fn step(&mut self, exec: &mut Exec) -> bool {
+        let begun = Instant::now();
+        let did = self.gather(exec);
+        self.let_go();
+        if self.planning.planned.is_empty() {
+            return did;
+        }
+        self.pulse.begin(self.stage());
+        self.faults.pass(FaultPoint::Step);
+        let held = exec.device().map_or(0, |d| d.used());
+        let Some((times, decoding)) = self.run(exec, begun) else { return true };
+        let p = &mut self.planning;
+        p.room.count(p.frames, held, exec.device().map_or(0, |d| d.used()));
+        let frames = self.count(times, decoding);
+        self.settle(exec);
+        let first = self.streams.seat.first_slot;
+        let slots = self.planning.planned.iter().map(|p| first + p.slot);
+        self.pulse.end(self.stage(), begun.elapsed(), frames, slots);
+        self.let_go();
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        self.streams.live() == 0
+    }
+
+    fn warm(&mut self, exec: &mut Exec) {
+        // While another lane has streams, the model is warm.
+        if self.streams.seat.all_are_empty() {
+            self.pulse.begin(self.stage());
+            self.faults.pass(FaultPoint::Step);
+            self.ear.warm(exec, 1);
+            self.pulse.warmed(self.stage());
+        }
+    }
+
+    fn end(&mut self, reason: &str) {
+        self.streams.end(reason);
+    }
+}
+
+impl Hear {
+    fn stage(&self) -> Stage {
+        Stage::Lane(self.streams.seat.lane)
+    }
+
+    /// Tells the ear which slots are empty.
+    fn let_go(&mut self) {
+        for slot in self.streams.take_freed() {
+            if self.streams.slots[slot].is_none() {
+                self.ear.free(slot);
+            }
+        }
+    }
+
+    /// Does something for one stream, of which the ear has a part; if that panics, this stream ends and no other.
+    fn alone(&mut self, i: usize, work: impl FnOnce(&mut Self)) {
+        let result = alone(|| {
+            self.faults.pass(FaultPoint::Stream);
+            work(self);
+        });
+        if let Err(e) = result {
+            self.streams.free(i, Err(e));
+        }
+    }
+
+    /// Goes on where a snapshot was taken.
+    fn resume(&mut self, exec: &mut Exec, i: usize, saved: Saved) {
+        self.alone(i, |this| {
+            let Some(slot) = &mut this.streams.slots[i] else { return };
+            match this.ear.restore(exec, i, &slot.track, &saved.ear) {
+                Ok(()) => slot.restore(saved),
+                Err(e) => this.streams.free(i, Err(e.into())),
+            }
+        });
+    }
+
+    /// Plans what streams have audio for, in turn. Returns whether anything was done without a step.
+    fn gather(&mut self, exec: &mut Exec) -> bool {
+        let n = self.streams.slots.len();
+        let lanes = self.streams.seat.live.len();
+        let live = self.streams.live().max(1);
+        let mut most = match exec.device() {
+            Some(_) => DEVICE_STEP_FRAMES / lanes,
+            None => STEP_FRAMES,
+        };
+        let mut asked = false;
+        let room = self.room.min(most / live);
+        self.planning.planned.clear();
+        let (mut frames, mut did) = (0, false);
+        let first = self.planning.turn;
+        for i in (0..n).map(|k| (first + k) % n) {
+            let Some(planned) = self.plan(exec, i, room, &mut did) else { continue };
+            let more = planned.frames;
+            // A step that is larger than any before it asks first what is free.
+            if !asked && frames + more > self.planning.room.largest {
+                asked = true;
+                if let Some(Ok((free, _))) = exec.device().map(|d| d.memory()) {
+                    most = most.min(self.planning.room.frames(free, lanes));
+                }
+            }
+            if frames > 0 && frames + more > most {
+                self.planning.turn = i;
+                break;
+            }
+            frames += more;
+            let Some(slot) = &mut self.streams.slots[i] else { continue };
+            (slot.planned, slot.frames) = (planned, 0);
+            self.planning.planned.push(planned);
+        }
+        self.planning.frames = frames;
+        did
+    }
+
+    /// What the next step takes of a slot; what needs no step is done at once.
+    fn plan(&mut self, exec: &mut Exec, i: usize, room: usize, did: &mut bool) -> Option<Planned> {
+        loop {
+            let slot = self.streams.slots[i].as_ref()?;
+            if slot.outlet.is_full() {
+                return None;
+            }
+            let offer = slot.inlet.offer(self.ear.wants(i));
+            if offer.abandoned {
+                self.streams.free(i, Err(EngineError::Abandoned));
+                *did = true;
+                return None;
+            }
+            let closes = offer.mark == Some(true);
+            let planned = self.ear.plan(i, Offer { rows: offer.rows, closes }, slot.room(room));
+            if planned.is_some() {
+                return planned;
+            }
+            match offer.mark {
+                None => return None,
+                Some(false) => self.alone(i, |this| this.answer_snapshot(exec, i)),
+                // No rows are left before the mark.
+                Some(true) => self.alone(i, |this| {
+                    this.ear.flush(exec, &[i], &mut this.streams);
+                    this.close_part(exec, i);
+                }),
+            }
+            *did = true;
+        }
+    }
+
+    /// Runs the planned step. Returns how long its phases took and when decoding began, or none if the device failed.
+    fn run(&mut self, exec: &mut Exec, begun: Instant) -> Option<(Times, Instant)> {
+        let Self { ear, streams, planning, .. } = self;
+        let planned = &planning.planned;
+        let taking = Instant::now();
+        exec.note(0);
+        ear.take(exec, planned, &Waiting(&streams.slots));
+        exec.note(1);
+        let encoding = Instant::now();
+        let ((), turned) = self.turn.take(exec, planning.frames, |exec| {
+            ear.encode(exec, planned);
+            exec.note(2);
+        });
+        let decoding = Instant::now();
+        ear.decode(exec, planned, streams);
+        if let Err(e) = exec.status() {
+            tracing::error!("the device has failed, and its streams end: {e}");
+            return None;
+        }
+        let waited = turned.map_or(Duration::ZERO, |t| t.waited());
+        let spent = [encoding - taking, decoding - encoding - waited, decoding.elapsed()];
+        let [front, encode, decode] = phases(exec, spent, turned.is_some());
+        let frames = planning.frames;
+        let [encoder, search] = self.hearing.info().phases;
+        self.tracer.event("front", taking, front, frames);
+        self.tracer.event(encoder, turned.map_or(taking + front, |t| t.at), encode, frames);
+        self.tracer.event(search, decoding + decoding.elapsed().saturating_sub(decode), decode, frames);
+        Some((Times { front, encode, decode, total: begun.elapsed() }, decoding))
+    }
+
+    /// Tells what was heard, and ends parts that are over.
+    fn settle(&mut self, exec: &mut Exec) {
+        let planned = std::mem::take(&mut self.planning.planned);
+        let closing: Vec<usize> = planned.iter().filter(|p| p.closes).map(|p| p.slot).collect();
+        if !closing.is_empty() {
+            self.ear.flush(exec, &closing, &mut self.streams);
+        }
+        for p in &planned {
+            self.alone(p.slot, |this| this.settle_one(exec, *p));
+        }
+        self.planning.planned = planned;
+    }
+
+    fn settle_one(&mut self, exec: &mut Exec, planned: Planned) {
+        if planned.closes {
+            return self.close_part(exec, planned.slot);
+        }
+        let Some(slot) = &mut self.streams.slots[planned.slot] else { return };
+        slot.utterance.tell_partial(&mut slot.events);
+        slot.tell_progress();
+        slot.outlet.push(&mut slot.events);
+    }
+
+    /// The rows before a mark are all heard and concluded: does what the mark says.
+    fn close_part(&mut self, exec: &mut Exec, i: usize) {
+        let sample_rate = self.hearing.info().sample_rate as f64;
+        let Some(slot) = &mut self.streams.slots[i] else { return };
+        let Some(mark) = slot.inlet.pop_mark() else { return };
+        let nbest = std::mem::take(&mut slot.readings);
+        match mark {
+            Mark::End { samples } => {
+                let at = samples as f64 / sample_rate;
+                slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.events);
+                slot.begin_part(at);
+                slot.tell_progress();
+                self.ear.start(exec, i, &slot.track);
+                slot.outlet.push(&mut slot.events);
+            }
+            Mark::Finish => {
+                slot.utterance.finish(nbest, &mut slot.events);
+                slot.outlet.push(&mut slot.events);
+                slot.outlet.record(|s| s.segments = slot.utterance.ended);
+                self.streams.free(i, Ok(()));
+            }
+            // Snapshots are answered before.
+            Mark::Snapshot { .. } => {}
+        }
+    }
+
+    /// Tells a sender the stream's state.
+    fn answer_snapshot(&mut self, exec: &mut Exec, i: usize) {
+        let Some(slot) = &self.streams.slots[i] else { return };
+        // The rows that wait have to be read before the mark is gone.
+        let waiting = slot.inlet.rest();
+        let Some(Mark::Snapshot { front, samples, reply }) = slot.inlet.pop_snapshot() else { return };
+        let saved = Saved {
+            samples,
+            decoded: slot.decoded,
+            utterance: slot.utterance.save(),
+            front,
+            ear: self.ear.save(exec, i, &waiting),
+        };
+        // Nobody may wait for it any more.
+        let _ = reply.try_send(Ok(saved.to_bytes(self.hearing.fingerprint())));
+    }
+
+    /// Counts a step that began to decode at a moment. Returns its frames.
+    fn count(&self, times: Times, decoding: Instant) -> usize {
+        let Times { front, encode, decode, total } = times;
+        let slots = || self.planning.planned.iter().filter_map(|p| self.streams.slots[p.slot].as_ref());
+        let frames = slots().map(|s| s.frames).sum::<usize>();
+        {
+            let mut s = lock(&self.stats);
+            s.steps += 1;
+            s.frames += frames;
+            s.chunks += self.planning.planned.len();
+            s.front += front;
+            s.encode += encode;
+            s.decode += decode;
+            s.total += total;
+            s.step_times.add(total);
+        }
+        let end = decoding + decode;
+        for slot in slots() {
+            let portion = slot.frames as f64 / frames.max(1) as f64;
+            let share = total.mul_f64(portion);
+            let end = slot.outlet.since(end);
+            let consumed = self.hearing.info().row_seconds(slot.planned.advance);
+            slot.outlet.record(|s| {
+                s.encode.add(end.saturating_sub(decode), encode, encode.mul_f64(portion));
+                s.decode.add(end, decode, decode.mul_f64(portion));
+                s.steps += 1;
+                s.step_times.add(total);
+                s.step_time += share;
+                s.frames += slot.frames;
+                s.segments = slot.utterance.ended;
+                s.consumed += consumed;
+            });
+        }
+        frames
+    }
+}
+
+/// How long front end, encoding and decoding took, of the time that the host spent on each. A device does what the host
+/// waits for while it decodes or, where lanes take turns, before: what that took for the others is theirs.
+fn phases(exec: &Exec, [front, encode, decode]: [Duration; 3], in_turn: bool) -> [Duration; 3] {
+    let between = |from| exec.between(from, from + 1).unwrap_or_default();
+    if in_turn {
+        let encoded = between(1).min(encode);
+        return [front + (encode - encoded), encoded, decode];
+    }
+    let made = between(0).min(decode);
+    let encoded = between(1).min(decode - made);
+    [front + made, encode + encoded, decode - made - encoded]
+}
