@@ -10,6 +10,7 @@ use tokio::io::BufReader;
 use voce_audio::RawEncoding;
 
 use crate::core::body::Form;
+use crate::core::budget::Budget;
 use crate::core::limits::Limits;
 use crate::core::query::Query;
 use crate::ears::Inlet;
@@ -46,9 +47,9 @@ pub fn form(data: &[u8]) {
     if let Ok(kind) = "multipart/form-data; boundary=b".parse() {
         headers.insert(CONTENT_TYPE, kind);
     }
-    let limits = Limits { body_grace: Duration::from_secs(60), ..Limits::default() };
+    let budget = Budget::new(Limits { body_grace: Duration::from_secs(60), ..Limits::default() }, 0);
     let body = Body::from(data.to_vec());
-    let form = wait(async { Form::read(&headers, body, 1 << 20, &limits).await });
+    let form = wait(async { Form::read(&headers, body, 1 << 20, &budget).await });
     if let Some(Ok(form)) = form {
         let _ = (form.file("file"), form.text("model"), form.texts("keywords"), form.is_on("stream"));
     }

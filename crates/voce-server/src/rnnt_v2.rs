@@ -19,7 +19,7 @@ use crate::core::limits;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Upgrade, Wire};
 use crate::ears::{
-    Ear, HearRequest, Hearing, Inlet, Intake, ListenEvent, Payload, SAMPLE_RATE, Step, Transcription,
+    Claim, Ear, HearRequest, Inlet, Intake, ListenEvent, Payload, SAMPLE_RATE, Step, Transcription,
 };
 
 /// A frame of one byte is a control: the end of the audio, or a sign of life.
@@ -56,9 +56,8 @@ pub(crate) async fn connect(
 }
 
 async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
-    let request = HearRequest { partials: true, silence_ms: Some(800), ..HearRequest::default() };
-    let error = match ear.open(&request).await {
-        Ok(hearing) => match talk(&mut wire, hearing).await {
+    let error = match Claim::new(ear) {
+        Ok(claim) => match talk(&mut wire, claim).await {
             Ok(Some(frame)) => return wire.end(frame).await,
             Ok(None) => return wire.close(1000, "").await,
             Err(None) => return,
@@ -72,15 +71,16 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
 }
 
 /// Runs to the end: `None` when all was told.
-async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Option<ServerError>> {
+async fn talk(wire: &mut Wire, mut claim: Claim) -> Result<Option<Frame>, Option<ServerError>> {
+    let request = HearRequest { partials: true, silence_ms: Some(800), ..HearRequest::default() };
     let mut intake = Intake::new(Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1)?);
     let mut said = String::new();
     let mut is_closing = false;
     loop {
-        let (has_room, is_idle) = (hearing.has_room(), intake.is_idle());
+        let (has_room, is_idle) = (claim.has_room(), intake.is_idle());
         tokio::select! {
             biased;
-            step = hearing.step() => match step {
+            step = claim.step() => match step {
                 Step::Event(ListenEvent::Partial(segment)) => {
                     let text = join(&said, &segment.text);
                     wire.json(&reply(&text, "Active", None, &Value::Null)).await.map_err(|_| None)?;
@@ -97,17 +97,18 @@ async fn talk(wire: &mut Wire, mut hearing: Hearing) -> Result<Option<Frame>, Op
                     return Ok(None);
                 }
             },
-            samples = intake.next(), if has_room => hearing.push(&samples?),
+            samples = intake.next(), if has_room => claim.open(&request).await?.push(&samples?),
             frame = wire.recv_if(has_room && is_idle) => match frame {
                 Frame::Binary(data) => match data[..] {
                     [KEEP_ALIVE] => {}
                     [END] if !is_closing => {
                         is_closing = true;
-                        intake.finish(&mut hearing);
+                        let hearing = claim.open(&request).await?;
+                        intake.finish(hearing);
                         hearing.finish();
                     }
-                    [_] => {}
-                    _ => intake.push(Payload::Raw(data), &mut hearing),
+                    [_] | [] => {}
+                    _ => intake.push(Payload::Raw(data), claim.open(&request).await?),
                 },
                 Frame::Text(_) => {}
                 other => return Ok(Some(other)),
@@ -162,7 +163,7 @@ pub(crate) async fn batch(
     let ear = ear(&state, &model)?;
     let limits = &state.options.limits;
     let most = limits.body.min(MAX_BATCH_BYTES * JSON_BYTE + 4096);
-    let bytes = body::collect(&headers, body, most, limits).await?;
+    let bytes = body::collect(&headers, body, most, &state.budget).await?;
     // A million numbers take a while to read.
     let read = tokio::task::spawn_blocking(move || read_batch(&bytes)).await;
     let (audio, opaque) = read.unwrap_or(Err(ServerError::Internal))?;

@@ -61,6 +61,9 @@ pub(crate) struct ServeArgs {
     flash_attention: Option<String>,
 }
 
+/// Threads that may wait, beside those that decode.
+const SPARE_THREADS: usize = 256;
+
 /// The settings file that is read without being named.
 const DEFAULT_CONFIG: &str = "voce.toml";
 
@@ -90,6 +93,9 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
             options.addr
         ));
     }
+    if let Some(addr) = options.wyoming.filter(|addr| !addr.ip().is_loopback()) {
+        console.note(&format!("warning: whoever reaches {addr} can use Wyoming, which has no keys"));
+    }
     if options.journal.tokens.is_some() || options.journal.audio.is_some() {
         console.note(
             "warning: what people say is kept on this machine (--log-tokens, --capture-audio): tell them",
@@ -98,6 +104,8 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     crate::machine::raise_file_limit(options.limits.connections as u64 + 256);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        // Decoders have threads of their own; speech and files need some beside them.
+        .max_blocking_threads(options.limits.decoders + SPARE_THREADS)
         .build()
         .map_err(|e| Failure::failed(format!("cannot start the network: {e}")))?;
     let outcome = runtime.block_on(serve(console, options, settings, store));
@@ -147,21 +155,13 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
     if keys.iter().any(|k| k.trim().is_empty()) {
         return Err(Failure::usage("an API key is empty"));
     }
-    let defaults = Limits::default();
-    let limits = Limits {
-        body: settings.max_body_bytes.unwrap_or(defaults.body),
-        text: settings.max_text_bytes.unwrap_or(defaults.text),
-        connections: settings.max_connections.unwrap_or(defaults.connections),
-        drain: settings.drain.as_deref().map(seconds).transpose()?.unwrap_or(defaults.drain),
-        ..defaults
-    };
-    let wyoming = match settings.wyoming.as_deref() {
-        None | Some("off") => None,
-        Some(text) => {
-            let at = text.parse::<u16>().map(|port| SocketAddr::from((ip, port))).or_else(|_| text.parse());
-            Some(at.map_err(|_| Failure::usage(format!("--wyoming {text}: use a port, or IP:PORT")))?)
-        }
-    };
+    if settings.require_key && keys.is_empty() && !ip.is_loopback() {
+        return Err(Failure::usage(format!(
+            "whoever reaches {ip} could use this server: set a key (--api-key-file, or VOCE_API_KEY), or allow that \
+             with VOCE_REQUIRE_KEY=0"
+        )));
+    }
+    let wyoming = wyoming(settings.wyoming.as_deref(), ip, !keys.is_empty())?;
     Ok(ServerOptions {
         addr: SocketAddr::from((ip, settings.port.unwrap_or(8080))),
         keys,
@@ -169,13 +169,50 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         hosts: settings.allow_host.clone(),
         open_metrics: settings.open_metrics,
         aliases: pairs("alias", &settings.alias)?,
-        limits,
+        limits: limits(settings)?,
         wyoming,
         voice_changes: !settings.fixed_voices,
         asr_paths: settings.asr_path.clone(),
         tts_paths: settings.tts_path.clone(),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
+    })
+}
+
+/// Where Wyoming listens. It has no keys, so that a port alone is on this machine where the server has some.
+fn wyoming(written: Option<&str>, ip: IpAddr, has_keys: bool) -> Outcome<Option<SocketAddr>> {
+    let Some(text) = written.filter(|text| *text != "off") else { return Ok(None) };
+    let ip = if has_keys { IpAddr::from([127, 0, 0, 1]) } else { ip };
+    let at = text.parse::<u16>().map(|port| SocketAddr::from((ip, port))).or_else(|_| text.parse());
+    at.map(Some).map_err(|_| Failure::usage(format!("--wyoming {text}: use a port, or IP:PORT")))
+}
+
+/// What clients may cost.
+fn limits(settings: &Settings) -> Outcome<Limits> {
+    let usual = Limits::default();
+    let time = |text: &Option<String>, usual| {
+        Ok::<_, Failure>(text.as_deref().map(seconds).transpose()?.unwrap_or(usual))
+    };
+    Ok(Limits {
+        body: settings.max_body_bytes.unwrap_or(usual.body),
+        text: settings.max_text_bytes.unwrap_or(usual.text),
+        connections: settings.max_connections.unwrap_or(usual.connections),
+        connections_per_address: settings.connections_per_address,
+        slots_per_key: settings.slots_per_key,
+        slots_per_address: settings.slots_per_address,
+        slot_idle: time(&settings.slot_idle, usual.slot_idle)?,
+        socket_idle: time(&settings.socket_idle, usual.socket_idle)?,
+        session_time: time(&settings.session_time, usual.session_time)?,
+        body_time: time(&settings.body_time, usual.body_time)?,
+        bodies: settings.bodies_bytes.unwrap_or(usual.bodies),
+        bodies_per_caller: settings.bodies_per_caller_bytes.unwrap_or(usual.bodies_per_caller),
+        decoders: settings.max_decoders.unwrap_or(usual.decoders),
+        voices: settings.max_voices.unwrap_or(usual.voices),
+        voices_per_key: settings.voices_per_key.unwrap_or(usual.voices_per_key),
+        voice_bytes: settings.max_voice_bytes.unwrap_or(usual.voice_bytes),
+        voice_bytes_per_key: settings.voices_per_key_bytes.unwrap_or(usual.voice_bytes_per_key),
+        drain: time(&settings.drain, usual.drain)?,
+        ..usual
     })
 }
 

@@ -1,6 +1,5 @@
 //! The accept loop: one task a connection, a timer on its request head, a guard on its reader, a bound on their number.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,9 +7,9 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::caller::{self, Caller};
 use super::socket_io::StallGuard;
 use super::state::AppState;
 
@@ -21,7 +20,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the server drains, and waits for those in flight.
 pub(crate) async fn run(listener: TcpListener, router: Router, state: AppState) {
-    let room = Arc::new(Semaphore::new(state.options.limits.connections));
     let mut tasks = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -38,7 +36,9 @@ pub(crate) async fn run(listener: TcpListener, router: Router, state: AppState) 
                 continue;
             }
         };
-        let Ok(place) = room.clone().try_acquire_owned() else {
+        let ip = stream.peer_addr().map_or_else(|_| Caller::default().address, |a| a.ip());
+        let caller = Caller { key: None, address: caller::address(ip) };
+        let Ok(place) = state.budget.connections.take(&caller, 1) else {
             state.metrics.error("too_many_connections");
             drop(stream);
             continue;

@@ -8,8 +8,10 @@ use axum::response::Response;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
+use super::caller::{Caller, KeyId};
 use super::error::ServerError;
 use super::query::Query;
+use super::socket_io::Peer;
 use super::state::AppState;
 
 /// Names of the query's fields that may hold a key, for browsers and for moshi's clients.
@@ -32,10 +34,11 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whether a key is one of them; all are looked at, so that time tells nothing.
-    pub(crate) fn accept(&self, key: &str) -> bool {
+    /// The key, where it is one of them; all are looked at, so that time tells nothing.
+    pub(crate) fn accept(&self, key: &str) -> Option<KeyId> {
         let given = digest(key);
-        self.0.iter().fold(Choice::from(0), |found, k| found | k.ct_eq(&given)).into()
+        let found = self.0.iter().fold(Choice::from(0), |found, k| found | k.ct_eq(&given));
+        bool::from(found).then_some(KeyId(given))
     }
 }
 
@@ -77,13 +80,16 @@ pub(crate) async fn check(
 ) -> Result<Response, ServerError> {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let is_open = path.is_some_and(|p| state.is_open(p));
+    let address = Peer::current().map_or_else(|| Caller::default().address, |p| p.address());
+    let mut caller = Caller { key: None, address };
     if !state.keys.is_empty() && !is_open {
         let given = key(request.headers(), request.uri().query());
-        if !given.is_some_and(|k| state.keys.accept(&k)) {
+        caller.key = given.and_then(|k| state.keys.accept(&k));
+        if caller.key.is_none() {
             return Err(ServerError::Unauthorized);
         }
     }
-    Ok(next.run(request).await)
+    Ok(caller.scope(next.run(request)).await)
 }
 
 #[cfg(test)]
@@ -119,7 +125,10 @@ mod tests {
     #[test]
     fn keys_of_any_length() {
         let keys = Keys::new(&["short".into(), "x".repeat(500)]);
-        assert!(keys.accept("short") && keys.accept(&"x".repeat(500)));
-        assert!(!keys.accept("shor") && !keys.accept("") && !keys.accept("short "));
+        let is_one = |key: &str| keys.accept(key).is_some();
+        assert!(is_one("short") && is_one(&"x".repeat(500)));
+        assert!(!is_one("shor") && !is_one("") && !is_one("short "));
+        assert_eq!(keys.accept("short"), keys.accept("short"));
+        assert_ne!(keys.accept("short"), keys.accept(&"x".repeat(500)));
     }
 }

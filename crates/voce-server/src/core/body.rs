@@ -1,7 +1,5 @@
-//! Request bodies: collected up to a limit, at no less than a rate; JSON and multipart forms out of them.
-
-use std::convert::Infallible;
-use std::time::Instant;
+//! Request bodies: read up to a limit, at no less than a rolling rate, within a deadline and the server's budget; JSON and
+//! multipart forms out of them.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -9,54 +7,98 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::budget::{Budget, Share, Turn};
+use super::caller::Caller;
 use super::error::ServerError;
-use super::limits::{self, Limits};
+use super::limits;
+use super::pace::Pace;
+
+/// A body on its way in.
+struct Incoming {
+    body: Body,
+    limit: usize,
+    declared: Option<usize>,
+    taken: usize,
+    pace: Pace,
+    deadline: Instant,
+    share: Share,
+    _turn: Turn,
+}
+
+impl Incoming {
+    /// Looks at what a body says of itself, and waits for its turn among those of the same caller.
+    async fn new(
+        headers: &HeaderMap,
+        body: Body,
+        limit: usize,
+        budget: &Budget,
+    ) -> Result<Self, ServerError> {
+        let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+        if declared.is_some_and(|n| n > limit) {
+            return Err(ServerError::TooLarge(limit));
+        }
+        // What is packed is not unpacked here, so that a small body stays one.
+        if headers.get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return Err(ServerError::malformed("the body has a Content-Encoding: send it without"));
+        }
+        let (limits, caller) = (&budget.limits, Caller::current());
+        let deadline = Instant::now() + limits.body_time;
+        let turn = budget.body_turn(&caller, declared.unwrap_or(limit));
+        let turn = timeout_at(deadline, turn).await.map_err(|_| ServerError::Overloaded("bodies"))??;
+        let share = budget.bodies.take(&caller, 0).map_err(|_| ServerError::Overloaded("bodies"))?;
+        let pace = Pace::new(limits.body_grace, limits::BODY_RATE);
+        Ok(Self { body, limit, declared, taken: 0, pace, deadline, share, _turn: turn })
+    }
+
+    /// What comes next; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ServerError> {
+        loop {
+            let asked = Instant::now();
+            let patience = self.pace.left().min(self.deadline - asked);
+            let frame = match timeout(patience, self.body.frame()).await {
+                Err(_) => return Err(ServerError::SlowBody),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(_))) => return Err(ServerError::CutOff),
+                Ok(Some(Ok(frame))) => frame,
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            self.pace.count(asked.elapsed(), data.len());
+            self.taken += data.len();
+            if self.taken > self.limit {
+                return Err(ServerError::TooLarge(self.limit));
+            }
+            self.share.grow(data.len()).map_err(|_| ServerError::Overloaded("bodies"))?;
+            return Ok(Some(data));
+        }
+    }
+}
 
 /// Reads a whole body of at most `limit` bytes.
 pub(crate) async fn collect(
     headers: &HeaderMap,
-    mut body: Body,
+    body: Body,
     limit: usize,
-    limits: &Limits,
+    budget: &Budget,
 ) -> Result<Bytes, ServerError> {
-    let declared =
-        headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
-    if declared.is_some_and(|n| n > limit as u64) {
-        return Err(ServerError::TooLarge(limit));
+    let mut incoming = Incoming::new(headers, body, limit, budget).await?;
+    // Memory that is asked for is not used before something comes.
+    let mut whole = BytesMut::with_capacity(incoming.declared.unwrap_or(0));
+    while let Some(data) = incoming.next().await? {
+        whole.extend_from_slice(&data);
     }
-    // What is packed is not unpacked here, so that a small body stays one.
-    if headers.get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Err(ServerError::malformed("the body has a Content-Encoding: send it without"));
-    }
-    let begun = Instant::now();
-    let mut whole = BytesMut::new();
-    loop {
-        // After the grace a body must have brought its rate so far; a silent one runs into the deadline of what it has.
-        let earned = limits.body_grace.as_secs_f64() + whole.len() as f64 / limits::BODY_RATE as f64;
-        let deadline = begun + std::time::Duration::from_secs_f64(earned);
-        let frame = match tokio::time::timeout_at(deadline.into(), body.frame()).await {
-            Err(_) => return Err(ServerError::SlowBody),
-            Ok(None) => return Ok(whole.freeze()),
-            Ok(Some(Err(_))) => return Err(ServerError::CutOff),
-            Ok(Some(Ok(frame))) => frame,
-        };
-        if let Ok(data) = frame.into_data() {
-            if whole.len() + data.len() > limit {
-                return Err(ServerError::TooLarge(limit));
-            }
-            whole.extend_from_slice(&data);
-        }
-    }
+    Ok(whole.freeze())
 }
 
 /// Reads a JSON body.
 pub(crate) async fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
-    limits: &Limits,
+    budget: &Budget,
 ) -> Result<T, ServerError> {
-    let bytes = collect(headers, body, limits.body.min(limits::MAX_JSON), limits).await?;
+    let limit = budget.limits.body.min(limits::MAX_JSON);
+    let bytes = collect(headers, body, limit, budget).await?;
     super::json::parse(&bytes)
         .map_err(|e| ServerError::malformed(format!("the body is not the JSON that this route takes: {e}")))
 }
@@ -80,27 +122,35 @@ impl Form {
         headers: &HeaderMap,
         body: Body,
         limit: usize,
-        limits: &Limits,
+        budget: &Budget,
     ) -> Result<Self, ServerError> {
         let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let boundary = multer::parse_boundary(kind)
             .map_err(|_| ServerError::malformed("send a multipart/form-data body with a boundary"))?;
-        let bytes = collect(headers, body, limit + limits::MULTIPART_OVERHEAD, limits).await?;
-        let stream = futures_util::stream::once(async move { Ok::<_, Infallible>(bytes) });
+        let incoming = Incoming::new(headers, body, limit + limits::MULTIPART_OVERHEAD, budget).await?;
+        // Room for the file; what a form has beside it is small.
+        let mut room = Some(incoming.declared.unwrap_or(0).min(limit));
+        // Fields are read as they come, so that a file is held once.
+        let stream = futures_util::stream::try_unfold(incoming, async |mut incoming| {
+            Ok::<_, ServerError>(incoming.next().await?.map(|data| (data, incoming)))
+        });
         let mut parts = multer::Multipart::new(stream, boundary);
-        let bad = |e: multer::Error| ServerError::malformed(format!("the form cannot be read: {e}"));
         let mut fields = Vec::new();
-        while let Some(part) = parts.next_field().await.map_err(bad)? {
+        while let Some(mut part) = parts.next_field().await.map_err(bad_form)? {
             if fields.len() >= MAX_FIELDS {
                 return Err(ServerError::malformed(format!("a form has at most {MAX_FIELDS} fields")));
             }
             let name = part.name().unwrap_or_default().to_owned();
             let file_name = part.file_name().map(str::to_owned);
-            let data = part.bytes().await.map_err(bad)?;
-            if data.len() > limit {
-                return Err(ServerError::TooLarge(limit));
+            let room = room.take_if(|_| file_name.is_some()).unwrap_or(0);
+            let mut data = BytesMut::with_capacity(room);
+            while let Some(chunk) = part.chunk().await.map_err(bad_form)? {
+                if data.len() + chunk.len() > limit {
+                    return Err(ServerError::TooLarge(limit));
+                }
+                data.extend_from_slice(&chunk);
             }
-            fields.push(Field { name, file_name, data });
+            fields.push(Field { name, file_name, data: data.freeze() });
         }
         Ok(Self(fields))
     }
@@ -149,5 +199,16 @@ impl Form {
                 format!("{name} is true or false, not '{}'", super::query::short(other)),
             )),
         }
+    }
+}
+
+/// Why a form could not be read: what is wrong with the body, where that is the reason.
+fn bad_form(error: multer::Error) -> ServerError {
+    match error {
+        multer::Error::StreamReadFailed(inner) => match inner.downcast::<ServerError>() {
+            Ok(error) => *error,
+            Err(_) => ServerError::CutOff,
+        },
+        error => ServerError::malformed(format!("the form cannot be read: {error}")),
     }
 }

@@ -56,11 +56,31 @@ pub enum ServerError {
     /// Every slot is taken.
     #[error("all {slots} {what} slots are taken: try again in a moment")]
     Busy {
-        /// `speech` or `recognition`.
+        /// `speech`, `recognition` or `dialogue`.
         what: &'static str,
         /// How many there are.
         slots: usize,
     },
+    /// The caller holds its share of the slots.
+    #[error("this {by} holds its share of the {what} slots: end a stream, or try again in a moment")]
+    Share {
+        /// `key` or `address`.
+        by: &'static str,
+        /// `speech`, `recognition` or `dialogue`.
+        what: &'static str,
+    },
+    /// What a caller may keep here is used up.
+    #[error("{0}")]
+    Quota(&'static str),
+    /// The server has too much of something in flight.
+    #[error("the server has no room for more {0} now: try again in a moment")]
+    Overloaded(&'static str),
+    /// A stream held its slot and brought nothing.
+    #[error("no audio or text came for too long: the slot is given to others")]
+    Idle,
+    /// A client does not take its speech.
+    #[error("the speech was taken too slowly: read it at least at half of its speed")]
+    SlowReader,
     /// The server is on its way out.
     #[error("the server is shutting down: try another one")]
     Draining,
@@ -103,6 +123,11 @@ impl ServerError {
             Self::SlowBody => "slow_body",
             Self::CutOff => "cut_off",
             Self::Busy { .. } => "busy",
+            Self::Share { .. } => "over_share",
+            Self::Quota(_) => "over_quota",
+            Self::Overloaded(_) => "overloaded",
+            Self::Idle => "idle",
+            Self::SlowReader => "slow_reader",
             Self::Draining => "draining",
             Self::NotReady => "not_ready",
             Self::Engine(e) => e.code(),
@@ -116,13 +141,15 @@ impl ServerError {
         match self {
             Self::BadRequest { .. } | Self::CutOff => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::Forbidden(_) | Self::Quota(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Draining | Self::NotReady | Self::NoModel(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SlowBody | Self::Idle | Self::SlowReader => StatusCode::REQUEST_TIMEOUT,
+            Self::Busy { .. } | Self::Share { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Overloaded(_) | Self::Draining | Self::NotReady | Self::NoModel(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Engine(e) => match e {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }

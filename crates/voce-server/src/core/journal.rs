@@ -4,6 +4,7 @@
 
 mod files;
 mod ring;
+mod salvage;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -44,12 +44,36 @@ pub const WS_WRITE_BUFFER: usize = 1024 * 1024;
 pub const MAX_VOICE_SAMPLE: usize = 10 * 1024 * 1024;
 /// How long the head of a request may take.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a body may take before its rate counts.
+/// How far a body may be behind its rate.
 pub const BODY_GRACE: Duration = Duration::from_secs(5);
-/// Bytes per second that a body must bring after the grace.
-pub const BODY_RATE: usize = 1024;
-/// How long a reader may leave its socket full.
+/// Bytes per second that a body must bring, again and again.
+pub const BODY_RATE: u32 = 1024;
+/// How long a whole body may take.
+pub const BODY_TIME: Duration = Duration::from_secs(300);
+/// Bytes of bodies on their way in, of all callers.
+pub const BODIES: usize = 256 * 1024 * 1024;
+/// Bytes of bodies on their way in of one caller: further ones are read later.
+pub const BODIES_PER_CALLER: usize = 64 * 1024 * 1024;
+/// Threads that decode audio at once.
+pub const DECODERS: usize = 512;
+/// Voices that are cloned at once.
+pub const CLONES: usize = 1;
+/// How far a reader that leaves its socket full may be behind its rate.
 pub const WRITE_STALL: Duration = Duration::from_secs(10);
+/// Bytes per second that a reader must take while its socket is full.
+pub const READER_RATE: u32 = 256;
+/// Seconds that a reader of speech may take for a second of it.
+pub const SLOWEST_READER: f64 = 2.0;
+/// How far a reader of speech may be behind that.
+pub const READER_GRACE: Duration = Duration::from_secs(20);
+/// How long a slot is held by a stream that brings hardly any audio, or no text.
+pub const SLOT_IDLE: Duration = Duration::from_secs(120);
+/// Audio that a stream must bring in that time.
+pub const LEAST_AUDIO: Duration = Duration::from_millis(500);
+/// How long a WebSocket may be open without a message either way.
+pub const SOCKET_IDLE: Duration = Duration::from_secs(30 * 60);
+/// How long a WebSocket may be open.
+pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 /// Silence after which a WebSocket is pinged.
 pub const WS_PING: Duration = Duration::from_secs(10);
 /// Silence after which a WebSocket is closed.
@@ -74,6 +98,14 @@ pub const STUCK_STEP: Duration = Duration::from_secs(5);
 pub const HUNG_STEP: Duration = Duration::from_secs(60);
 /// How long work in flight has once only a new process can mend a model.
 pub const LAST_DRAIN: Duration = Duration::from_secs(5);
+/// Voices that clients have made, of all keys and of one.
+pub const VOICES: usize = 256;
+/// Voices of one key.
+pub const VOICES_PER_KEY: usize = 64;
+/// Bytes of voices that clients have made, of all keys.
+pub const VOICE_BYTES: u64 = 4 << 30;
+/// Bytes of the voices of one key.
+pub const VOICE_BYTES_PER_KEY: u64 = 1 << 30;
 /// How often models are looked at: whether they live, and which of their steps were slow.
 pub const WATCH: Duration = Duration::from_millis(250);
 /// Voices held ready, beside those on disk.
@@ -90,10 +122,28 @@ pub struct Limits {
     pub ws_message: usize,
     /// How long the head of a request may take.
     pub header_timeout: Duration,
-    /// How long a body may take before its rate counts.
+    /// How far a body may be behind its rate of [`BODY_RATE`].
     pub body_grace: Duration,
-    /// How long a reader may leave its socket full.
+    /// How long a whole body may take.
+    pub body_time: Duration,
+    /// Bytes of bodies on their way in, of all callers.
+    pub bodies: usize,
+    /// The same of one caller: further ones are read later.
+    pub bodies_per_caller: usize,
+    /// Threads that decode audio at once.
+    pub decoders: usize,
+    /// Voices that are cloned at once.
+    pub clones: usize,
+    /// How far a reader that leaves its socket full may be behind its rate of [`READER_RATE`].
     pub write_stall: Duration,
+    /// How far a reader of speech may be behind half of its speed.
+    pub reader_grace: Duration,
+    /// How long a slot is held by a stream that brings hardly any audio, or no text.
+    pub slot_idle: Duration,
+    /// How long a WebSocket may be open without a message either way.
+    pub socket_idle: Duration,
+    /// How long a WebSocket may be open.
+    pub session_time: Duration,
     /// Silence after which a WebSocket is pinged.
     pub ws_ping: Duration,
     /// Silence after which a WebSocket is closed.
@@ -102,10 +152,24 @@ pub struct Limits {
     pub drain: Duration,
     /// Sockets open at once.
     pub connections: usize,
+    /// The same of one address; 0 for no limit, a quarter of all where absent, without one for this machine.
+    pub connections_per_address: Option<usize>,
+    /// Slots of each model for one key; 0 for no limit, three quarters where absent and there are several keys.
+    pub slots_per_key: Option<usize>,
+    /// The same for one address; three quarters where absent and there are no keys, without a limit for this machine.
+    pub slots_per_address: Option<usize>,
     /// A step of a model that lasts longer makes the server not ready.
     pub stuck_step: Duration,
     /// A step of a model that lasts longer is given up: its streams end.
     pub hung_step: Duration,
+    /// Voices that clients have made, of all keys.
+    pub voices: usize,
+    /// The same of one key.
+    pub voices_per_key: usize,
+    /// Bytes of voices that clients have made, of all keys.
+    pub voice_bytes: u64,
+    /// The same of one key.
+    pub voice_bytes_per_key: u64,
 }
 
 impl Default for Limits {
@@ -116,13 +180,29 @@ impl Default for Limits {
             ws_message: MAX_WS_MESSAGE,
             header_timeout: HEADER_TIMEOUT,
             body_grace: BODY_GRACE,
+            body_time: BODY_TIME,
+            bodies: BODIES,
+            bodies_per_caller: BODIES_PER_CALLER,
+            decoders: DECODERS,
+            clones: CLONES,
             write_stall: WRITE_STALL,
+            reader_grace: READER_GRACE,
+            slot_idle: SLOT_IDLE,
+            socket_idle: SOCKET_IDLE,
+            session_time: SESSION_TIME,
             ws_ping: WS_PING,
             ws_idle: WS_IDLE,
             drain: DRAIN,
             connections: MAX_CONNECTIONS,
+            connections_per_address: None,
+            slots_per_key: None,
+            slots_per_address: None,
             stuck_step: STUCK_STEP,
             hung_step: HUNG_STEP,
+            voices: VOICES,
+            voices_per_key: VOICES_PER_KEY,
+            voice_bytes: VOICE_BYTES,
+            voice_bytes_per_key: VOICE_BYTES_PER_KEY,
         }
     }
 }

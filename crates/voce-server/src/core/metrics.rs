@@ -12,6 +12,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use voce_engine::breaker::{Breaker, BreakerState};
 
+use super::budget::{Over, Purse};
+
 /// What a model does, and with it a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -32,6 +34,15 @@ impl Kind {
             Kind::Speech => "speech",
             Kind::Hearing => "recognition",
             Kind::Dialogue => "dialogue",
+        }
+    }
+
+    /// What its slots are called in a budget.
+    pub(crate) fn slots(self) -> &'static str {
+        match self {
+            Kind::Speech => "speech_slots",
+            Kind::Hearing => "recognition_slots",
+            Kind::Dialogue => "dialogue_slots",
         }
     }
 
@@ -93,6 +104,12 @@ pub(crate) struct BreakerStateLabel {
     pub(crate) state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RefusedLabel {
+    pub(crate) what: &'static str,
+    pub(crate) by: &'static str,
+}
+
 type Seconds = Counter<f64, AtomicU64>;
 type Level = Gauge<f64, AtomicU64>;
 
@@ -126,6 +143,9 @@ pub(crate) struct Metrics {
     pub(crate) load: Family<KindLabel, Level>,
     pub(crate) queue_waiting: Family<KindLabel, Gauge>,
     pub(crate) queue_age: Family<KindLabel, Level>,
+    pub(crate) budget_used: Family<WhatLabel, Gauge>,
+    pub(crate) budget_limit: Family<WhatLabel, Gauge>,
+    pub(crate) budget_refused: Family<RefusedLabel, Counter>,
     pub(crate) journal_dropped: Family<WhatLabel, Counter>,
     pub(crate) journal_files: Family<OutcomeLabel, Counter>,
     trace_spans: Family<OutcomeLabel, Counter>,
@@ -238,6 +258,16 @@ impl Metrics {
             Unit::Seconds,
             queue_age.clone(),
         );
+        let budget_used = Family::default();
+        r.register("budget_used", "What callers hold of something finite", budget_used.clone());
+        let budget_limit = Family::default();
+        r.register("budget_limit", "What there is of it", budget_limit.clone());
+        let budget_refused = Family::default();
+        r.register(
+            "budget_refused",
+            "Times somebody was refused it, by the limit of all, of the key or of the address",
+            budget_refused.clone(),
+        );
         let journal_dropped = Family::default();
         r.register(
             "journal_dropped",
@@ -284,6 +314,9 @@ impl Metrics {
             load,
             queue_waiting,
             queue_age,
+            budget_used,
+            budget_limit,
+            budget_refused,
             journal_dropped,
             journal_files,
             trace_spans,
@@ -307,6 +340,25 @@ impl Metrics {
     /// Counts seconds of audio, `in` or `out`.
     pub(crate) fn audio(&self, dir: &'static str, seconds: f64) {
         self.audio_seconds.get_or_create(&DirectionLabel { dir }).inc_by(seconds);
+    }
+
+    /// Shows what is held of purses of one name, and who was refused.
+    pub(crate) fn show_purses<'a>(&self, what: &'static str, purses: impl Iterator<Item = &'a Purse>) {
+        let (mut used, mut limit, mut refused) = (0, Some(0), [0; 3]);
+        for purse in purses {
+            let (has, most) = purse.used();
+            used += has as i64;
+            limit = limit.zip(i64::try_from(most).ok()).map(|(a, b)| a + b);
+            Over::EACH.iter().for_each(|by| refused[*by as usize] += purse.refused(*by));
+        }
+        self.budget_used.get_or_create(&WhatLabel { what }).set(used);
+        if let Some(limit) = limit {
+            self.budget_limit.get_or_create(&WhatLabel { what }).set(limit);
+        }
+        for by in Over::EACH {
+            let label = RefusedLabel { what, by: by.word() };
+            raise(&self.budget_refused.get_or_create(&label), refused[by as usize]);
+        }
     }
 
     /// Counts spans, `sent` or `dropped`.

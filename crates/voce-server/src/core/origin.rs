@@ -1,5 +1,7 @@
 //! Who may call from a browser: names that are not this machine's, pages of other sites, and CORS, which is off by default.
 
+use std::net::IpAddr;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN};
@@ -24,10 +26,7 @@ pub(crate) async fn check(
     let host = text(headers, &HOST);
     if state.loopback {
         let name = host.as_deref().and_then(|h| h.parse::<Authority>().ok()).map(|a| a.host().to_owned());
-        let is_ours = |name: &str| {
-            LOOPBACK.iter().any(|l| l.eq_ignore_ascii_case(name))
-                || state.options.hosts.iter().any(|h| h.eq_ignore_ascii_case(name))
-        };
+        let is_ours = |name: &str| is_local(&state, name);
         if !name.as_deref().is_some_and(is_ours) {
             return Err(ServerError::Forbidden(
                 "this server answers to localhost only: name other hosts in its `hosts` setting".into(),
@@ -37,6 +36,7 @@ pub(crate) async fn check(
     let Some(origin) = text(headers, &ORIGIN) else { return Ok(next.run(request).await) };
     let same = host.as_deref().is_some_and(|host| {
         origin.split_once("://").is_some_and(|(_, site)| site.eq_ignore_ascii_case(host))
+            && (!state.keys.is_empty() || is_known(&state, host))
     });
     let listed = state.options.cors.iter().any(|o| o == "*" || o.eq_ignore_ascii_case(&origin));
     if !same && !listed && (state.loopback || state.keys.is_empty()) {
@@ -63,6 +63,20 @@ pub(crate) async fn check(
     let mut response = next.run(request).await;
     allow(response.headers_mut(), &origin);
     Ok(response)
+}
+
+fn is_local(state: &AppState, name: &str) -> bool {
+    LOOPBACK.iter().any(|l| l.eq_ignore_ascii_case(name))
+        || state.options.hosts.iter().any(|h| h.eq_ignore_ascii_case(name))
+}
+
+/// Whether a page at this host may be this server's own. Any site can make a name of its own point here, and without keys
+/// nothing else tells its pages apart; an address is nobody's to point.
+fn is_known(state: &AppState, host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let name = authority.host();
+    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    is_address || is_local(state, name)
 }
 
 fn allow(headers: &mut HeaderMap, origin: &str) {

@@ -128,6 +128,9 @@ impl Server {
         if !loopback && options.keys.is_empty() {
             tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
         }
+        if let Some(addr) = options.wyoming.filter(|a| !a.ip().is_loopback()) {
+            tracing::warn!(%addr, "anyone who reaches this address can use Wyoming, which has no keys");
+        }
         let state = AppState::new(options, models, store, loopback);
         Ok(Self { lobby, wyoming, state, echoes: false })
     }

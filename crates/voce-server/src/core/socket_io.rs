@@ -1,24 +1,33 @@
-//! A TCP stream whose reader may not leave it full for ever, and whose end is seen by those who do not read from it.
+//! A TCP stream whose reader must keep a rate while it leaves the socket full, and whose end is seen by those who do not read
+//! from it.
 
 use std::future::Future;
 use std::io;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
+use super::caller::{self, Caller};
+use super::limits::READER_RATE;
+use super::pace::Pace;
+
 /// How often an unread socket is looked at.
 const LOOK: Duration = Duration::from_millis(10);
-
 /// The other end of a connection.
 #[derive(Clone)]
-pub(crate) struct Peer(Arc<TcpStream>);
+pub(crate) struct Peer(Arc<Inside>);
+
+struct Inside {
+    stream: TcpStream,
+    address: IpAddr,
+}
 
 tokio::task_local! {
     static PEER: Peer;
@@ -35,10 +44,15 @@ impl Peer {
         PEER.try_with(Peer::clone).ok()
     }
 
+    /// Where it is, as limits see it.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.0.address
+    }
+
     /// Waits until the other side has gone, whatever it has said before that nobody has read.
     pub(crate) async fn gone(&self) {
         loop {
-            match self.0.ready(Interest::READABLE).await {
+            match self.0.stream.ready(Interest::READABLE).await {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
@@ -48,31 +62,40 @@ impl Peer {
     }
 }
 
-/// Ends a connection whose peer takes nothing for too long, and with it whatever was being made for that peer.
+/// A stream that errs when its reader takes too little for too long.
 pub(crate) struct StallGuard {
-    stream: Arc<TcpStream>,
-    patience: Duration,
-    alarm: Option<Pin<Box<Sleep>>>,
+    inside: Arc<Inside>,
+    pace: Pace,
+    /// Since when a write waits, and until when it may.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl StallGuard {
+    /// A stream whose reader may be this far behind its rate.
     pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream: Arc::new(stream), patience, alarm: None }
+        let ip = stream.peer_addr().map_or_else(|_| Caller::default().address, |a| a.ip());
+        let inside = Inside { stream, address: caller::address(ip) };
+        Self { inside: Arc::new(inside), pace: Pace::new(patience, READER_RATE), waiting: None }
     }
 
     /// The other end.
     pub(crate) fn peer(&self) -> Peer {
-        Peer(self.stream.clone())
+        Peer(self.inside.clone())
     }
 
-    /// Starts or checks the alarm when a write must wait, and stops it when one went through.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.alarm = None;
-            return result;
+    /// Counts what a write took; one that waits has as long as the reader's pace allows.
+    fn watch(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(result) = result {
+            if let Some((since, _)) = self.waiting.take() {
+                self.pace.count(since.elapsed(), *result.as_ref().unwrap_or(&0));
+            } else if let Ok(bytes) = result {
+                self.pace.count(Duration::ZERO, bytes);
+            }
+            return Poll::Ready(result);
         }
-        let patience = self.patience;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let left = self.pace.left();
+        let begin = || (Instant::now(), Box::pin(tokio::time::sleep(left)));
+        let (_, alarm) = self.waiting.get_or_insert_with(begin);
         ready!(alarm.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -95,7 +118,7 @@ fn poll_try<T>(
 
 impl AsyncRead for StallGuard {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let stream = &self.stream;
+        let stream = &self.inside.stream;
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -105,7 +128,7 @@ impl AsyncRead for StallGuard {
 
 impl AsyncWrite for StallGuard {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let stream = &self.stream;
+        let stream = &self.inside.stream;
         let result = poll_try(cx, |cx| stream.poll_write_ready(cx), || stream.try_write(buf));
         self.watch(cx, result)
     }
@@ -115,7 +138,7 @@ impl AsyncWrite for StallGuard {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let stream = &self.stream;
+        let stream = &self.inside.stream;
         let result = poll_try(cx, |cx| stream.poll_write_ready(cx), || stream.try_write_vectored(bufs));
         self.watch(cx, result)
     }
@@ -130,6 +153,6 @@ impl AsyncWrite for StallGuard {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&*self.stream).shutdown(Shutdown::Write))
+        Poll::Ready(SockRef::from(&self.inside.stream).shutdown(Shutdown::Write))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use voce_engine::store::Store;
 
 use super::auth::Keys;
+use super::budget::Budget;
 use super::drain::Drain;
 use super::error::ServerError;
 use super::metrics::Metrics;
@@ -34,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) options: ServerOptions,
     pub(crate) loopback: bool,
     pub(crate) keys: Keys,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) metrics: Metrics,
     pub(crate) telemetry: Telemetry,
     pub(crate) drain: Drain,
@@ -55,8 +57,11 @@ impl AppState {
     pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
         let telemetry = Telemetry::new(&options);
         let metrics = telemetry.metrics.clone();
-        let mouths = models.mouths.into_iter().map(|m| Arc::new(Mouth::new(m, telemetry.clone())));
-        let ears = models.ears.into_iter().map(|e| Arc::new(Ear::new(e, telemetry.clone())));
+        let budget = Arc::new(Budget::new(options.limits.clone(), options.keys.len()));
+        let mouth = |m| Arc::new(Mouth::new(m, &store, &budget, telemetry.clone()));
+        let ear = |e| Arc::new(Ear::new(e, &budget, telemetry.clone()));
+        let mouths: Vec<_> = models.mouths.into_iter().map(mouth).collect();
+        let ears: Vec<_> = models.ears.into_iter().map(ear).collect();
         let mut open: HashSet<&'static str> =
             super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
         if options.open_metrics {
@@ -66,8 +71,9 @@ impl AppState {
             loopback,
             keys: Keys::new(&options.keys),
             drain: Drain::default(),
-            mouths: mouths.collect(),
-            ears: ears.collect(),
+            mouths,
+            ears,
+            budget,
             store,
             metrics,
             telemetry,

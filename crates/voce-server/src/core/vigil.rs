@@ -79,6 +79,11 @@ pub(crate) fn show(state: &AppState) {
         metrics.load.get_or_create(&kind.label()).set(ratio);
         metrics.queue_waiting.get_or_create(&kind.label()).set(load.waiting as i64);
         metrics.queue_age.get_or_create(&kind.label()).set(load.age.as_secs_f64());
+        let gates = state.served().map(Served::gate).filter(|g| g.kind() == kind);
+        metrics.show_purses(kind.slots(), gates.map(|g| g.shares()));
+    }
+    for purse in state.budget.purses() {
+        metrics.show_purses(purse.what(), std::iter::once(&**purse));
     }
     state.served().for_each(|served| show_model(state, served));
 }

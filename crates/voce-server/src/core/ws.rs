@@ -17,6 +17,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Message, Utf8Bytes};
 
+use super::caller::Caller;
 use super::drain::Session;
 use super::error::ServerError;
 use super::frames::{Claim, Frames, Verdict};
@@ -34,6 +35,10 @@ pub(crate) enum Frame {
     Closed,
     /// The other side has not said anything for too long.
     Silent,
+    /// Neither side has sent a message for too long.
+    NoData,
+    /// The conversation has taken as long as one may.
+    TooLong,
     /// The server is on its way out and time is up.
     Stop,
 }
@@ -48,7 +53,10 @@ pub(crate) struct Wire {
     claim: Arc<Claim>,
     /// A message was given out, and may still be held.
     delivered: bool,
+    born: Instant,
+    /// When the other side last showed that it is there, and when a message last went either way.
     heard: Instant,
+    used: Instant,
     alarm: Pin<Box<Sleep>>,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Limits,
@@ -66,7 +74,7 @@ where
     let limits = state.options.limits.clone();
     let drain = state.drain.clone();
     let session = drain.session();
-    let peer = Peer::current();
+    let (peer, caller) = (Peer::current(), Caller::current());
     let (trace, meter) = (trace::current(), Meter::new(Stage::SocketWrite));
     let max_message = max_message.min(limits.ws_message);
     let config = WebSocketConfig::default()
@@ -84,13 +92,22 @@ where
         let claim = Arc::new(Claim::default());
         let frames = Frames::new(upgraded, max_message, claim.clone());
         let socket = WebSocketStream::from_raw_socket(frames, Role::Server, Some(config)).await;
-        let alarm = Box::pin(tokio::time::sleep(limits.ws_ping));
-        let stop = Box::pin(async move { drain.over().await });
-        let heard = Instant::now();
-        let delivered = false;
-        let wire =
-            Wire { socket, claim, delivered, heard, alarm, stop, limits, peer, meter, _session: session };
-        trace::within(trace, run(wire)).await;
+        let now = Instant::now();
+        let wire = Wire {
+            socket,
+            claim,
+            delivered: false,
+            born: now,
+            heard: now,
+            used: now,
+            alarm: Box::pin(tokio::time::sleep(limits.ws_ping)),
+            stop: Box::pin(async move { drain.over().await }),
+            limits,
+            peer,
+            meter,
+            _session: session,
+        };
+        trace::within(trace, caller.scope(run(wire))).await;
     });
     response
 }
@@ -107,10 +124,12 @@ impl Wire {
                     self.heard = Instant::now();
                     match message {
                         Some(Ok(Message::Text(text))) => {
+                            self.used = self.heard;
                             self.delivered = true;
                             return Frame::Text(text);
                         }
                         Some(Ok(Message::Binary(data))) => {
+                            self.used = self.heard;
                             self.delivered = true;
                             return Frame::Binary(data);
                         }
@@ -123,26 +142,39 @@ impl Wire {
                 }
                 () = self.stop.as_mut() => return Frame::Stop,
                 () = self.alarm.as_mut() => {
-                    if self.claim.is_waiting() {
-                        // It is the server that does not read.
-                        self.heard = Instant::now();
+                    if let Some(end) = self.look().await {
+                        return end;
                     }
-                    let silence = self.heard.elapsed();
-                    if silence >= self.limits.ws_idle {
-                        return Frame::Silent;
-                    }
-                    let next = if silence >= self.limits.ws_ping {
-                        if self.socket.send(Message::Ping(Bytes::new())).await.is_err() {
-                            return Frame::Closed;
-                        }
-                        self.heard + self.limits.ws_idle
-                    } else {
-                        self.heard + self.limits.ws_ping
-                    };
-                    self.alarm.as_mut().reset(next);
                 }
             }
         }
+    }
+
+    /// Looks at what is due: the end of the conversation, or a ping.
+    async fn look(&mut self) -> Option<Frame> {
+        if self.claim.is_waiting() {
+            // It is the server that does not read.
+            self.heard = Instant::now();
+        }
+        let (now, limits) = (Instant::now(), &self.limits);
+        let (end, unused) = (self.born + limits.session_time, self.used + limits.socket_idle);
+        let mut next = if now >= self.heard + limits.ws_idle {
+            return Some(Frame::Silent);
+        } else if now >= end {
+            return Some(Frame::TooLong);
+        } else if now >= unused {
+            return Some(Frame::NoData);
+        } else if now >= self.heard + limits.ws_ping {
+            if self.socket.send(Message::Ping(Bytes::new())).await.is_err() {
+                return Some(Frame::Closed);
+            }
+            self.heard + self.limits.ws_idle
+        } else {
+            self.heard + limits.ws_ping
+        };
+        next = next.min(end).min(unused);
+        self.alarm.as_mut().reset(next);
+        None
     }
 
     /// The next frame where there is room for one; else the end of the connection, should it come before there is.
@@ -207,6 +239,7 @@ impl Wire {
         let begun = self.meter.begin();
         let sent = self.socket.send(message).await.map_err(|_| Gone);
         self.meter.end(begun);
+        self.used = Instant::now();
         sent
     }
 
@@ -227,6 +260,10 @@ impl Wire {
         match frame {
             Frame::Stop => self.fail(&ServerError::Draining).await,
             Frame::Silent => self.close(1008, "nothing was heard for too long").await,
+            Frame::NoData => self.close(1008, "no message came or went for too long: connect again").await,
+            Frame::TooLong => {
+                self.close(1008, "the session has lasted as long as one may: connect again").await
+            }
             Frame::Closed => {}
             Frame::Text(_) | Frame::Binary(_) => self.close(1000, "").await,
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::core::limits::MAX_CONTROL_MESSAGE;
 use crate::core::state::AppState;
 use crate::core::ws::{Frame, Gone, Wire};
 use crate::ears::{
-    Decoded, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Segment, Step,
+    Claim, Decoded, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Segment, Step,
 };
 
 /// Silence of a client that sends neither audio nor `KeepAlive`, after which it is closed.
@@ -57,8 +58,9 @@ enum End {
 struct Talk {
     wire: Wire,
     model: String,
-    hearing: Hearing,
-    way: Way,
+    /// A slot is taken with the first audio, and so is the way to it.
+    claim: Claim,
+    way: Option<Way>,
     options: Options,
     /// Finals that the client has asked for.
     finalizing: bool,
@@ -72,18 +74,10 @@ struct Talk {
 }
 
 pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options: Options) {
-    let opened = match ear.open(&options.request).await {
-        // Filters of strange rates take a while to make: they are for those who have a slot.
-        Ok(hearing) => match options.raw {
-            Some(raw) => Inlet::new(raw.encoding, raw.sample_rate, raw.channels)
-                .map(|i| Way::Raw(Box::new(Intake::new(i)))),
-            None => Ok(Way::Opus(OpusInlet::any())),
-        }
-        .map(|way| (way, hearing)),
-        Err(error) => Err(error),
-    };
-    let (way, hearing) = match opened {
-        Ok(both) => both,
+    let model = ear.id().to_owned();
+    let checked = options.raw.map_or(Ok(()), |raw| Inlet::check(raw.sample_rate, raw.channels));
+    let claim = match checked.and_then(|()| Claim::new(ear)) {
+        Ok(claim) => claim,
         Err(error) => {
             state.metrics.error(error.code());
             let _ = wire
@@ -94,9 +88,9 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
     };
     let mut talk = Talk {
         wire,
-        model: ear.id().to_owned(),
-        hearing,
-        way,
+        model,
+        claim,
+        way: None,
         options,
         finalizing: false,
         ending: None,
@@ -108,7 +102,7 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
     };
     match talk.run().await {
         Ok(End::Done) => {
-            let last = metadata(&talk.model, talk.hearing.seconds());
+            let last = metadata(&talk.model, talk.claim.seconds());
             let _ = talk.wire.json(&last).await;
             talk.wire.close(1000, "").await;
         }
@@ -130,42 +124,48 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
 impl Talk {
     async fn run(&mut self) -> Result<End, Option<ServerError>> {
         loop {
-            let has_room = self.hearing.has_room();
-            let may_read = has_room && self.way.has_room();
+            let has_room = self.claim.has_room();
+            let may_read = has_room && self.way.as_ref().is_none_or(Way::has_room);
+            let decoded = async {
+                match &mut self.way {
+                    Some(way) => way.next().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                step = self.hearing.step() => match step {
+                step = self.claim.step() => match step {
                     Step::Event(event) => self.event(event).await?,
                     Step::Failed(error) => return Err(Some(error)),
                     Step::Ended => return Ok(End::Done),
                     Step::Room => {}
                 },
-                block = self.way.next(), if has_room && !self.closing => match block {
+                block = decoded, if has_room && !self.closing => match block {
                     Some(Ok(Decoded::Samples(samples))) => {
                         // Nobody is idle whose audio is still being taken in.
                         self.heard = Instant::now();
-                        self.hearing.push(&samples);
+                        self.hearing().await?.push(&samples);
                     }
-                    Some(Ok(Decoded::Mark)) => self.hearing.end_utterance(),
+                    Some(Ok(Decoded::Mark)) => self.hearing().await?.end_utterance(),
                     Some(Ok(Decoded::Room | Decoded::End)) => {}
                     Some(Err(error)) => return Err(Some(error)),
                     None => {
                         self.closing = true;
-                        self.hearing.finish();
+                        self.hearing().await?.finish();
                     }
                 },
                 frame = self.wire.recv_if(may_read) => match frame {
                     Frame::Binary(data) if !self.closing => {
                         self.heard = Instant::now();
-                        match &mut self.way {
-                            // An empty message ends the audio.
-                            _ if data.is_empty() => self.close(),
-                            Way::Raw(intake) => intake.push(Payload::Raw(data), &mut self.hearing),
-                            Way::Opus(opus) => opus.push(data)?,
+                        // An empty message ends the audio.
+                        if data.is_empty() {
+                            self.close().await?;
+                        } else {
+                            self.audio(data).await?;
                         }
                     }
                     Frame::Binary(_) => {}
-                    Frame::Text(text) => self.command(&text)?,
+                    Frame::Text(text) => self.command(&text).await?,
                     other => return Ok(End::Frame(other)),
                 },
                 () = tokio::time::sleep_until(self.heard + IDLE), if !self.closing && may_read => return Ok(End::Idle),
@@ -173,19 +173,45 @@ impl Talk {
         }
     }
 
-    fn close(&mut self) {
-        match &mut self.way {
-            Way::Raw(intake) => {
-                self.closing = true;
-                intake.finish(&mut self.hearing);
-                self.hearing.finish();
-            }
-            // What is in the decoder comes out first.
-            Way::Opus(opus) => opus.finish(),
-        }
+    /// The stream, opened if there is none.
+    async fn hearing(&mut self) -> Result<&mut Hearing, ServerError> {
+        self.claim.open(&self.options.request).await
     }
 
-    fn command(&mut self, text: &str) -> Result<(), Option<ServerError>> {
+    async fn audio(&mut self, data: Bytes) -> Result<(), ServerError> {
+        let hearing = self.claim.open(&self.options.request).await?;
+        // Filters of strange rates take a while to make, and decoders have threads: they are for those who have a slot.
+        let way = match (&mut self.way, self.options.raw) {
+            (Some(way), _) => way,
+            (none, Some(raw)) => {
+                let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels)?;
+                none.insert(Way::Raw(Box::new(Intake::new(inlet))))
+            }
+            (none, None) => none.insert(Way::Opus(OpusInlet::any())),
+        };
+        match way {
+            Way::Raw(intake) => intake.push(Payload::Raw(data), hearing),
+            Way::Opus(opus) => opus.push(data)?,
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), ServerError> {
+        // What is in the decoder comes out first.
+        if let Some(Way::Opus(opus)) = &mut self.way {
+            opus.finish();
+            return Ok(());
+        }
+        self.closing = true;
+        let hearing = self.claim.open(&self.options.request).await?;
+        if let Some(Way::Raw(intake)) = &mut self.way {
+            intake.finish(hearing);
+        }
+        hearing.finish();
+        Ok(())
+    }
+
+    async fn command(&mut self, text: &str) -> Result<(), Option<ServerError>> {
         if text.len() > MAX_CONTROL_MESSAGE {
             return Err(Some(ServerError::TooLarge(MAX_CONTROL_MESSAGE)));
         }
@@ -196,11 +222,11 @@ impl Talk {
             "Finalize" if !self.closing => {
                 self.finalizing = true;
                 match &mut self.way {
-                    Way::Raw(_) => self.hearing.end_utterance(),
-                    Way::Opus(opus) => opus.mark()?,
+                    Some(Way::Opus(opus)) => opus.mark()?,
+                    Some(Way::Raw(_)) | None => self.hearing().await?.end_utterance(),
                 }
             }
-            "CloseStream" if !self.closing => self.close(),
+            "CloseStream" if !self.closing => self.close().await?,
             "Finalize" | "CloseStream" => {}
             other => {
                 let other = crate::core::query::short(other);

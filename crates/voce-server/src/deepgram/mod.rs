@@ -105,12 +105,11 @@ pub(crate) async fn file(
     let Options { raw, request, .. } = Options::parse(&query)?;
     let request = HearRequest { partials: false, silence_ms: None, ..request };
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?;
-    let limits = &state.options.limits;
     let is_json = headers.get("content-type").is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
     if is_json {
         return Err(ServerError::malformed("audio by URL is not fetched: send the file itself as the body"));
     }
-    let bytes = body::collect(&headers, body, limits.body, limits).await?;
+    let bytes = body::collect(&headers, body, state.options.limits.body, &state.budget).await?;
     let heard = Transcription::start(ear, &request, bytes, None, raw).await?.whole().await?;
     let words: Vec<_> = heard.segments.iter().flat_map(|s| s.words.clone()).collect();
     let alternative = results::alternative(&heard.text(), &words);

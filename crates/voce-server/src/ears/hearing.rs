@@ -1,16 +1,20 @@
 //! One recognition stream: audio is fed as there is room, events come out, neither waits for the other.
 
+use std::future::Future as _;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::time::Sleep;
 use voce_engine::StageTime;
 
-use super::{AudioIn, EventSource, ListenEvent, SAMPLE_RATE};
+use super::{AudioIn, EventSource, ListenEvent, SAMPLE_RATE, Stream};
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
+use crate::core::limits::LEAST_AUDIO;
 use crate::core::metrics::{Kind, Metrics};
 use crate::core::otlp::Field;
 use crate::core::telemetry::Telemetry;
@@ -29,10 +33,11 @@ pub(crate) enum Step {
     Ended,
 }
 
-/// A stream with its slot.
+/// A stream with its slot. One that is dropped before its end holds the slot until the model has let go of it.
 pub(crate) struct Hearing {
     audio: Option<Box<dyn AudioIn>>,
-    events: Box<dyn EventSource>,
+    /// There until it is dropped.
+    events: Option<Box<dyn EventSource>>,
     pending: Vec<f32>,
     taken: usize,
     /// What is to be done when the pending audio has been taken.
@@ -46,6 +51,7 @@ pub(crate) struct Hearing {
     samples: u64,
     words: bool,
     ended: bool,
+    watch: Watch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,18 +60,26 @@ enum After {
     Finish,
 }
 
+/// Whether a stream brings enough audio to keep its slot. Looked at once in a while, never with a message.
+struct Watch {
+    patience: Duration,
+    alarm: Pin<Box<Sleep>>,
+    /// Samples when it was last looked at.
+    samples: u64,
+}
+
 impl Hearing {
     pub(super) fn new(
-        audio: Box<dyn AudioIn>,
-        events: Box<dyn EventSource>,
+        (audio, events): Stream,
         permit: Arc<Permit>,
+        patience: Duration,
         telemetry: &Telemetry,
         model: &str,
     ) -> Self {
         let journal = telemetry.journal.as_ref();
         Self {
             audio: Some(audio),
-            events,
+            events: Some(events),
             pending: Vec::new(),
             taken: 0,
             after: Vec::new(),
@@ -78,6 +92,7 @@ impl Hearing {
             samples: 0,
             words: false,
             ended: false,
+            watch: Watch { patience, alarm: Box::pin(tokio::time::sleep(patience)), samples: 0 },
         }
     }
 
@@ -154,7 +169,12 @@ impl Hearing {
             self.settle();
             return Poll::Ready(Step::Room);
         }
-        match self.events.poll_event(cx) {
+        let event = match &mut self.events {
+            Some(events) => events.poll_event(cx),
+            None => Poll::Ready(None),
+        };
+        match event {
+            Poll::Pending if self.is_idle(cx) => Poll::Ready(self.fail(ServerError::Idle)),
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => {
                 self.ended = true;
@@ -162,15 +182,42 @@ impl Hearing {
             }
             Poll::Ready(Some(Err(error))) => {
                 self.ended = true;
-                self.metrics.error(error.code());
-                self.error = Some(error.code());
-                Poll::Ready(Step::Failed(error))
+                Poll::Ready(self.fail(error))
             }
             Poll::Ready(Some(Ok(event))) => {
                 self.observe(&event);
                 Poll::Ready(Step::Event(event))
             }
         }
+    }
+
+    fn fail(&mut self, error: ServerError) -> Step {
+        self.metrics.error(error.code());
+        self.error = Some(error.code());
+        Step::Failed(error)
+    }
+
+    /// Whether the client has had its time and has brought hardly any audio, although there was room for it.
+    fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.watch.alarm.as_mut().poll(cx).is_ready() {
+            let brought = self.samples - std::mem::replace(&mut self.watch.samples, self.samples);
+            let least = LEAST_AUDIO.as_secs_f64() * f64::from(SAMPLE_RATE);
+            if self.audio.is_some() && self.has_room() && (brought as f64) < least {
+                return true;
+            }
+            self.watch.alarm.as_mut().reset(tokio::time::Instant::now() + self.watch.patience);
+        }
+        false
+    }
+
+    /// Ends the stream, and waits until the model has let go of it.
+    pub(crate) async fn close(mut self) {
+        self.audio = None;
+        self.pending.clear();
+        if let Some(events) = self.events.as_mut().filter(|e| !self.ended && e.ends_without_audio()) {
+            drain(events).await;
+        }
+        self.ended = true;
     }
 
     /// Feeds what waits; true once nothing does.
@@ -217,23 +264,41 @@ impl Hearing {
     }
 }
 
+/// Reads a stream to its end, which comes by itself.
+async fn drain(events: &mut Box<dyn EventSource>) {
+    while std::future::poll_fn(|cx| events.poll_event(cx)).await.is_some_and(|event| event.is_ok()) {}
+}
+
 impl Drop for Hearing {
     fn drop(&mut self) {
         self.metrics.audio("in", self.seconds());
         if !self.ended {
-            self.metrics.cancel("client_gone");
+            self.metrics.cancel(if self.error.is_some() { "idle" } else { "client_gone" });
         }
         let error = self.error.or((!self.ended).then_some("client_gone"));
         if let Some(tap) = &mut self.tap {
             tap.summary(json!({"seconds": self.samples as f64 / f64::from(SAMPLE_RATE), "error": error}));
         }
+        let Some(mut events) = self.events.take() else { return };
         if let Some(trace) = self.trace.take() {
-            let mut stages = self.events.stages();
+            let mut stages = events.stages();
             if !stages.iter().any(|(name, _)| *name == "queue") {
                 stages.push(("queue", StageTime { count: 1, ..StageTime::default() }));
             }
             let fields = vec![("voce.audio_seconds", Field::Float(self.seconds()))];
             trace.end(StreamEnd { waited: self.permit.take_waited(), stages: &stages, fields, error });
+        }
+        // The slot is free for others when the model's own is: it lets go of a stream between two steps.
+        self.audio = None;
+        if !self.ended
+            && events.ends_without_audio()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let permit = self.permit.clone();
+            runtime.spawn(async move {
+                drain(&mut events).await;
+                drop((events, permit));
+            });
         }
     }
 }

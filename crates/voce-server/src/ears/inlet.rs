@@ -28,7 +28,8 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    pub(crate) fn new(encoding: RawEncoding, rate: u32, channels: usize) -> Result<Self, ServerError> {
+    /// Refuses a rate or a number of channels that nobody has.
+    pub(crate) fn check(rate: u32, channels: usize) -> Result<(), ServerError> {
         if !RATES.contains(&rate) {
             return Err(ServerError::bad("sample_rate", format!("a rate of {rate} Hz: use 4000 to 192000")));
         }
@@ -38,6 +39,11 @@ impl Inlet {
                 format!("{channels} channels: use 1 to {MAX_CHANNELS}"),
             ));
         }
+        Ok(())
+    }
+
+    pub(crate) fn new(encoding: RawEncoding, rate: u32, channels: usize) -> Result<Self, ServerError> {
+        Self::check(rate, channels)?;
         let resampler = Resampler::new(rate, SAMPLE_RATE);
         let (carry, samples, mono, out) = Default::default();
         let meter = Meter::new(Stage::Decode);

@@ -1,5 +1,6 @@
 //! Recognisers as the protocols see them: audio in, the engine's closed set of events out, whichever model is behind.
 
+mod claim;
 mod decoding;
 mod engine;
 mod hearing;
@@ -17,6 +18,7 @@ pub use engine::OpenListener;
 pub use null::NullEars;
 pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
+pub(crate) use claim::Claim;
 pub(crate) use decoding::Decoded;
 pub(crate) use hearing::{Hearing, Step};
 pub(crate) use inlet::Inlet;
@@ -30,7 +32,8 @@ pub(crate) const HOTWORD_WEIGHT: f32 = 1.0;
 use voce_engine::StageTime;
 use voce_engine::listener::Listener;
 
-use crate::core::admission::{Gate, Permit};
+use crate::core::admission::{Gate, Permit, Room};
+use crate::core::budget::Budget;
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Replicas, Served, Watched};
@@ -172,6 +175,7 @@ pub(crate) struct Ear {
     id: String,
     source: Source,
     gate: Gate,
+    budget: Arc<Budget>,
     telemetry: Telemetry,
 }
 
@@ -199,9 +203,10 @@ impl Served for Ear {
 }
 
 impl Ear {
-    pub(crate) fn new(options: EarOptions, telemetry: Telemetry) -> Self {
+    pub(crate) fn new(options: EarOptions, budget: &Arc<Budget>, telemetry: Telemetry) -> Self {
         let EarOptions { id, hears, slots, queue, patience, preload, keep_alive } = options;
-        let gate = Gate::new(Kind::Hearing, slots, queue, patience, telemetry.metrics.clone());
+        let room = Room { slots, line: queue, patience };
+        let gate = Gate::new(Kind::Hearing, room, budget, telemetry.metrics.clone());
         let source = match hears {
             Hears::Engine(opens) => {
                 let replicas = Replicas::new(&id, opens, preload, keep_alive);
@@ -212,7 +217,7 @@ impl Ear {
                 Source::Other(recogniser, info)
             }
         };
-        Self { id, source, gate, telemetry }
+        Self { id, source, gate, budget: budget.clone(), telemetry }
     }
 
     /// What it is; little is known of a model that was never open.
@@ -254,11 +259,16 @@ impl Ear {
         permit: &Arc<Permit>,
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
-        let (audio, events) = match &self.source {
+        let stream = match &self.source {
             Source::Engine(replicas, _) => engine::open(replicas, request).await?,
             Source::Other(recogniser, _) => recogniser.open(request)?,
         };
-        Ok(Hearing::new(audio, events, permit.clone(), &self.telemetry, &self.id))
+        Ok(Hearing::new(stream, permit.clone(), self.budget.limits.slot_idle, &self.telemetry, &self.id))
+    }
+
+    /// Refuses a caller who would find no slot now.
+    pub(crate) fn check(&self) -> Result<(), ServerError> {
+        self.gate.check()
     }
 
     /// Opens a stream in a slot of its own.

@@ -13,7 +13,6 @@ use voce_audio::RawEncoding;
 
 use super::pauses::Pauses;
 use super::wire::{AsrIn, AsrOut, pack, unpack};
-use crate::core::admission::Permit;
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
@@ -21,8 +20,8 @@ use crate::core::limits;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
 use crate::ears::{
-    Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Step,
-    Transcription,
+    Claim, Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload,
+    Step, Transcription,
 };
 
 /// Rate of the clients' samples.
@@ -48,9 +47,8 @@ pub(crate) async fn file(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ServerError> {
-    let limits = &state.options.limits;
     let ear = state.ear(None)?;
-    let bytes = body::collect(&headers, body, limits.body, limits).await?;
+    let bytes = body::collect(&headers, body, state.options.limits.body, &state.budget).await?;
     let heard = Transcription::start(ear, &HearRequest::default(), bytes, None, None).await?.whole().await?;
     let words = heard.segments.iter().flat_map(|s| &s.words);
     let messages: Vec<Value> = words
@@ -62,30 +60,15 @@ pub(crate) async fn file(
     Ok(json_response(StatusCode::OK, &messages.into()))
 }
 
-async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
-    let opened = match ear.admit().await {
-        Ok(permit) => ear.open_in(&permit, &request()).await.map(|hearing| (permit, hearing)),
-        Err(error) => Err(error),
-    };
-    let (permit, hearing) = match opened {
-        Ok(both) => both,
-        Err(error) => {
-            state.metrics.error(error.code());
-            let message = if matches!(error, ServerError::Busy { .. }) {
-                "no free channels".into()
-            } else {
-                error.message()
-            };
-            let _ = wire.binary(pack(&AsrOut::Error { message: &message })).await;
-            return wire.fail(&error).await;
-        }
+async fn run(state: AppState, wire: Wire, ear: Arc<Ear>) {
+    let claim = match Claim::new(ear) {
+        Ok(claim) => claim,
+        Err(error) => return refuse(&state, wire, &error).await,
     };
     let Ok(intake) = intake() else { return };
     let mut talk = Talk {
         wire,
-        ear,
-        permit,
-        hearing,
+        claim,
         intake,
         opus: None,
         markers: VecDeque::new(),
@@ -94,18 +77,22 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
     };
     match talk.run().await {
         Ok(frame) => talk.wire.end(frame).await,
-        Err(Some(error)) => {
-            state.metrics.error(error.code());
-            let message = error.message();
-            let _ = talk.wire.binary(pack(&AsrOut::Error { message: &message })).await;
-            talk.wire.fail(&error).await;
-        }
+        Err(Some(error)) => refuse(&state, talk.wire, &error).await,
         Err(None) => {}
     }
 }
 
 fn intake() -> Result<Intake, ServerError> {
     Inlet::new(RawEncoding::F32le, RATE, 1).map(Intake::new)
+}
+
+/// Ends a connection with an error in the protocol's own words.
+async fn refuse(state: &AppState, mut wire: Wire, error: &ServerError) {
+    state.metrics.error(error.code());
+    let is_busy = matches!(error, ServerError::Busy { .. } | ServerError::Share { .. });
+    let message = if is_busy { "no free channels".into() } else { error.message() };
+    let _ = wire.binary(pack(&AsrOut::Error { message: &message })).await;
+    wire.fail(error).await;
 }
 
 fn request() -> HearRequest {
@@ -115,9 +102,8 @@ fn request() -> HearRequest {
 
 struct Talk {
     wire: Wire,
-    ear: Arc<Ear>,
-    permit: Arc<Permit>,
-    hearing: Hearing,
+    /// A slot is taken with the first audio or marker.
+    claim: Claim,
     intake: Intake,
     opus: Option<OpusInlet>,
     /// Markers whose turn comes with the next forced endpoints.
@@ -132,7 +118,7 @@ impl Talk {
     async fn run(&mut self) -> Result<Frame, Option<ServerError>> {
         self.send(&AsrOut::Ready).await?;
         loop {
-            let has_room = self.hearing.has_room();
+            let has_room = self.claim.has_room();
             let is_clear = self.intake.is_idle() && self.opus.as_ref().is_none_or(OpusInlet::has_room);
             let may_read = has_room && is_clear && self.markers.len() < MAX_MARKERS;
             let decoded = async {
@@ -143,17 +129,17 @@ impl Talk {
             };
             tokio::select! {
                 biased;
-                step = self.hearing.step() => {
+                step = self.claim.step() => {
                     if let Some(event) = self.event(step)? {
                         self.tell(event).await?;
                     }
                 }
-                samples = self.intake.next(), if has_room => self.hearing.push(&samples?),
+                samples = self.intake.next(), if has_room => self.hearing().await?.push(&samples?),
                 block = decoded, if has_room => match block {
-                    Some(Ok(Decoded::Samples(samples))) => self.hearing.push(&samples),
+                    Some(Ok(Decoded::Samples(samples))) => self.hearing().await?.push(&samples),
                     Some(Ok(Decoded::Mark)) => {
                         self.marks_in_opus -= 1;
-                        self.hearing.end_utterance();
+                        self.hearing().await?.end_utterance();
                     }
                     Some(Ok(Decoded::Room | Decoded::End)) => {}
                     Some(Err(error)) => return Err(Some(error.into())),
@@ -161,7 +147,7 @@ impl Talk {
                         self.opus = None;
                         // A decoder that has come to its end does not see what was marked after it.
                         for _ in 0..std::mem::take(&mut self.marks_in_opus) {
-                            self.hearing.end_utterance();
+                            self.hearing().await?.end_utterance();
                         }
                     }
                 },
@@ -173,6 +159,11 @@ impl Talk {
                 }
             }
         }
+    }
+
+    /// The stream, opened with the first that there is to be heard.
+    async fn hearing(&mut self) -> Result<&mut Hearing, ServerError> {
+        self.claim.open(&request()).await
     }
 
     async fn send(&mut self, message: &AsrOut<'_>) -> Result<(), Option<ServerError>> {
@@ -187,7 +178,7 @@ impl Talk {
         })?;
         match message {
             AsrIn::Init => {
-                self.hearing = self.ear.open_in(&self.permit, &request()).await?;
+                self.claim.close().await;
                 self.opus = None;
                 self.markers.clear();
                 self.marks_in_opus = 0;
@@ -195,8 +186,12 @@ impl Talk {
                 self.intake = intake()?;
                 self.send(&AsrOut::Ready).await?;
             }
-            AsrIn::Audio { pcm } => self.intake.push(Payload::Floats(pcm), &mut self.hearing),
+            AsrIn::Audio { pcm } => {
+                let hearing = self.claim.open(&request()).await?;
+                self.intake.push(Payload::Floats(pcm), hearing);
+            }
             AsrIn::OggOpus { data } => {
+                self.hearing().await?;
                 self.opus.get_or_insert_with(OpusInlet::ogg).push(Bytes::from(data))?;
             }
             AsrIn::Marker { id } => {
@@ -206,7 +201,7 @@ impl Talk {
                         opus.mark()?;
                         self.marks_in_opus += 1;
                     }
-                    None => self.hearing.end_utterance(),
+                    None => self.hearing().await?.end_utterance(),
                 }
             }
         }
@@ -234,7 +229,7 @@ impl Talk {
                 None => Ok(()),
             },
             ListenEvent::Progress { at, spoken } => {
-                let buffered_pcm = ((self.hearing.seconds() - at).max(0.0) * f64::from(RATE)) as u64;
+                let buffered_pcm = ((self.claim.seconds() - at).max(0.0) * f64::from(RATE)) as u64;
                 for frame in self.pauses.advance(at, spoken) {
                     let step = AsrOut::Step { step_idx: frame.index, prs: &frame.pauses, buffered_pcm };
                     self.send(&step).await?;

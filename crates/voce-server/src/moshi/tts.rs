@@ -115,7 +115,7 @@ pub(crate) async fn post(
     body: Body,
 ) -> Result<Response, ServerError> {
     let limits = &state.options.limits;
-    let request: Request = body::json(&headers, body, limits).await?;
+    let request: Request = body::json(&headers, body, &state.budget).await?;
     let text = match request.text {
         Texts::One(text) => text,
         Texts::Many(texts) => texts.join(" "),
@@ -150,33 +150,74 @@ pub(crate) async fn post(
 }
 
 async fn run(state: AppState, mut wire: Wire, ask: Ask, shape: Shape) {
-    let started = match state.mouth(None) {
-        Ok(mouth) => mouth.speak_live(ask).await,
-        Err(error) => Err(error),
-    };
-    let result = match started {
-        Ok((text, utterance)) => match Talk::new(state.clone(), text, utterance, shape) {
-            Ok(mut talk) => talk.run(&mut wire).await,
-            Err(error) => Err(Some(error)),
-        },
-        Err(error) => Err(Some(error)),
-    };
+    let result = talk(&state, &mut wire, ask, shape).await;
     match result {
         Ok(Some(frame)) => wire.end(frame).await,
         Ok(None) => wire.close(1000, "").await,
         Err(Some(error)) => {
             state.metrics.error(error.code());
-            let message = if matches!(error, ServerError::Busy { .. }) {
-                "no free channels".into()
-            } else {
-                error.message()
-            };
+            let is_busy = matches!(error, ServerError::Busy { .. } | ServerError::Share { .. });
+            let message = if is_busy { "no free channels".into() } else { error.message() };
             if shape.has_messages() {
                 let _ = wire.binary(pack(&TtsOut::Error { message: &message })).await;
             }
             wire.fail(&error).await;
         }
         Err(None) => {}
+    }
+}
+
+/// Waits for the first text, takes a slot with it, and speaks.
+async fn talk(
+    state: &AppState,
+    wire: &mut Wire,
+    ask: Ask,
+    shape: Shape,
+) -> Result<Option<Frame>, Option<ServerError>> {
+    let mouth = state.mouth(None)?.clone();
+    mouth.check()?;
+    if shape.has_messages() {
+        wire.binary(pack(&TtsOut::Ready)).await.map_err(|_| None)?;
+    }
+    let first = loop {
+        match wire.recv().await {
+            Frame::Text(text) => break text.to_string(),
+            Frame::Binary(data) if data[..] == [0] => return Err(Some(nothing())),
+            Frame::Binary(data) => match message(&data)? {
+                Said::Text(text) => break text,
+                Said::End => return Err(Some(nothing())),
+                Said::Nothing => {}
+            },
+            other => return Ok(Some(other)),
+        }
+    };
+    let (text, utterance) = mouth.speak_live(ask).await?;
+    let mut talk = Talk::new(state.clone(), text, utterance, shape)?;
+    talk.take_text(&first)?;
+    talk.run(wire).await
+}
+
+fn nothing() -> ServerError {
+    ServerError::bad("text", "there is no text to speak: send some before the end")
+}
+
+/// What a client's message means.
+enum Said {
+    Text(String),
+    End,
+    Nothing,
+}
+
+fn message(data: &[u8]) -> Result<Said, ServerError> {
+    match unpack(data) {
+        Ok(TtsIn::Text { text }) => Ok(Said::Text(text)),
+        Ok(TtsIn::Eos) => Ok(Said::End),
+        Ok(TtsIn::Voice { embeddings, shape }) => {
+            let values = embeddings.len();
+            tracing::debug!(values, ?shape, "a voice of another model was sent: the default is used");
+            Ok(Said::Nothing)
+        }
+        Err(e) => Err(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}"))),
     }
 }
 
@@ -239,9 +280,6 @@ impl Talk {
 
     /// Runs to the end: `None` when all was said, a frame that ended it, or an error.
     async fn run(&mut self, wire: &mut Wire) -> Result<Option<Frame>, Option<ServerError>> {
-        if self.shape.has_messages() {
-            wire.binary(pack(&TtsOut::Ready)).await.map_err(|_| None)?;
-        }
         if let Some(ogg) = &mut self.ogg {
             let head = ogg.write(&[]).map_err(ServerError::from)?;
             Self::put(self.shape, wire, &head).await?;
@@ -278,30 +316,13 @@ impl Talk {
                 frame = wire.recv_if(may_read) => match frame {
                     Frame::Text(text) => self.take_text(&text)?,
                     Frame::Binary(data) if data[..] == [0] => self.text = None,
-                    Frame::Binary(data) => self.message(&data)?,
+                    Frame::Binary(data) => match message(&data)? {
+                        Said::Text(text) => self.take_text(&text)?,
+                        Said::End => self.text = None,
+                        Said::Nothing => {}
+                    },
                     other => return Ok(Some(other)),
                 }
-            }
-        }
-    }
-
-    fn message(&mut self, data: &[u8]) -> Result<(), Option<ServerError>> {
-        match unpack(data) {
-            Ok(TtsIn::Text { text }) => self.take_text(&text),
-            Ok(TtsIn::Eos) => {
-                self.text = None;
-                Ok(())
-            }
-            Ok(TtsIn::Voice { embeddings, shape }) => {
-                tracing::debug!(
-                    values = embeddings.len(),
-                    ?shape,
-                    "a voice of another model was sent: the default is used"
-                );
-                Ok(())
-            }
-            Err(e) => {
-                Err(Some(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}"))))
             }
         }
     }

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voce_engine::stage::weight_bytes;
+use voce_engine::store::Store;
 use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, Voice, VoiceChoice};
 
 use super::{Ask, MouthOptions, OPENAI_VOICES};
+use crate::core::caller::Caller;
 use crate::core::limits;
 use crate::core::models::Model;
+use crate::core::owners::Owners;
 use crate::core::query::short;
 
 /// What all replicas of a voice model are asked in the same way.
@@ -19,14 +22,16 @@ pub(super) struct Manner {
     pub(super) voice: Option<String>,
     /// Other names of voices.
     pub(super) aliases: Vec<(String, String)>,
+    pub(super) owners: Owners,
 }
 
 impl Manner {
-    pub(super) fn new(options: &MouthOptions) -> Self {
+    pub(super) fn new(options: &MouthOptions, store: &Store) -> Self {
         Self {
             request: options.request.clone(),
             voice: options.voice.clone(),
             aliases: options.voice_aliases.clone(),
+            owners: Owners::new(store.clone()),
         }
     }
 }
@@ -52,29 +57,34 @@ impl Loaded {
         self.manner.voice.clone().or_else(|| self.speaker.default_voice())
     }
 
-    /// Names of the voices.
-    pub(super) fn voice_names(&self) -> Vec<String> {
-        self.speaker.voice_names()
+    /// Names of the voices that a caller may use.
+    pub(super) fn voice_names(&self, caller: &Caller) -> Vec<String> {
+        let mut names = self.speaker.voice_names();
+        names.retain(|name| self.manner.owners.may_use(name, caller));
+        names
     }
 
-    /// A request as the engine takes it.
-    pub(super) fn request(&self, ask: &Ask) -> Result<SpeakRequest, EngineError> {
+    /// A caller's request as the engine takes it.
+    pub(super) fn request(&self, ask: &Ask, caller: &Caller) -> Result<SpeakRequest, EngineError> {
         let mut request = self.manner.request.clone();
-        request.voice = self.voice(ask)?;
+        request.voice = self.voice(ask, caller)?;
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
         Ok(request)
     }
 
     /// The voice of a request. Only names are taken, never paths: clients have no business with files.
-    fn voice(&self, ask: &Ask) -> Result<VoiceChoice, EngineError> {
+    fn voice(&self, ask: &Ask, caller: &Caller) -> Result<VoiceChoice, EngineError> {
         let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
         let alias = |v| self.manner.aliases.iter().find(|(alias, _)| alias == v);
         let asked = asked.map(|v| alias(v).map_or(v, |(_, name)| name.as_str()));
-        let known = self.voice_names();
+        let known = self.speaker.voice_names();
+        let is_known =
+            |name: &str| known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller);
         let name = match asked {
-            Some(name) if known.iter().any(|k| k == name) => Some(name.to_owned()),
+            Some(name) if is_known(name) => Some(name.to_owned()),
             Some(name) if !ask.any_voice && !OPENAI_VOICES.contains(&name) => {
+                let known = self.voice_names(caller);
                 return Err(EngineError::UnknownVoice { name: short(name), known });
             }
             _ => self.default_voice(),
@@ -112,7 +122,7 @@ impl Model for Loaded {
     }
 
     fn warm(&self) -> Result<(), EngineError> {
-        self.voice(&Ask { any_voice: true, ..Ask::default() })?;
+        self.voice(&Ask { any_voice: true, ..Ask::default() }, &Caller::default())?;
         self.speaker.warm()
     }
 }

@@ -1,5 +1,6 @@
 //! Voices as the protocols see them: a text, whole or arriving, becomes speech, on whichever replica of the model.
 
+mod clip;
 mod loaded;
 mod utterance;
 
@@ -8,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use voce_engine::speaker::TextSender;
+use voce_engine::store::Store;
 use voce_engine::{EngineError, SpeakRequest, Speaker, SpeechStream};
 
-use crate::core::admission::Gate;
+use crate::core::admission::{Gate, Room};
+use crate::core::budget::Budget;
+use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::{Kind, Metrics};
 use crate::core::models::{LoadError, Open, Replicas, Seat, Served, Watched};
@@ -18,6 +22,7 @@ use crate::core::telemetry::Telemetry;
 use loaded::{Loaded, Manner};
 use utterance::Told;
 
+pub(crate) use clip::Clip;
 pub(crate) use utterance::Utterance;
 
 /// Opens a speaker; called again when its model was unloaded or died.
@@ -87,6 +92,7 @@ pub(crate) struct Mouth {
     id: String,
     metrics: Metrics,
     telemetry: Telemetry,
+    budget: Arc<Budget>,
     gate: Gate,
     replicas: Replicas<Loaded>,
 }
@@ -106,16 +112,22 @@ impl Served for Mouth {
 }
 
 impl Mouth {
-    pub(crate) fn new(mut options: MouthOptions, telemetry: Telemetry) -> Self {
+    pub(crate) fn new(
+        mut options: MouthOptions,
+        store: &Store,
+        budget: &Arc<Budget>,
+        telemetry: Telemetry,
+    ) -> Self {
         let metrics = telemetry.metrics.clone();
-        let manner = Arc::new(Manner::new(&options));
+        let manner = Arc::new(Manner::new(&options, store));
         let opens = std::mem::take(&mut options.open).into_iter().map(|open| {
             let manner = manner.clone();
             Box::new(move || Ok(Loaded::new(open()?, manner.clone()))) as Open<Loaded>
         });
         let replicas = Replicas::new(&options.id, opens.collect(), options.preload, options.keep_alive);
-        let gate = Gate::new(Kind::Speech, options.slots, options.queue, options.patience, metrics.clone());
-        Self { id: options.id, metrics, telemetry, gate, replicas }
+        let room = Room { slots: options.slots, line: options.queue, patience: options.patience };
+        let gate = Gate::new(Kind::Speech, room, budget, metrics.clone());
+        Self { id: options.id, metrics, telemetry, budget: budget.clone(), gate, replicas }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -124,6 +136,11 @@ impl Mouth {
 
     pub(crate) fn slots(&self) -> (usize, usize) {
         (self.gate.used(), self.gate.total())
+    }
+
+    /// Refuses a caller who would find no slot now.
+    pub(crate) fn check(&self) -> Result<(), ServerError> {
+        self.gate.check()
     }
 
     /// Opens the model wherever it is to be from the start, and runs it once.
@@ -147,9 +164,10 @@ impl Mouth {
         self.replicas.start(begin).await
     }
 
-    /// Names of the voices.
+    /// Names of the voices that the caller may use.
     pub(crate) async fn voice_names(&self) -> Result<Vec<String>, ServerError> {
-        Ok(self.with(|model| Ok(model.voice_names())).await?.0)
+        let caller = Caller::current();
+        Ok(self.with(move |model| Ok(model.voice_names(&caller))).await?.0)
     }
 
     /// The name of the default voice.
@@ -157,10 +175,15 @@ impl Mouth {
         Ok(self.with(|model| Ok(model.default_voice())).await?.0)
     }
 
-    /// A voice of a clip, as the bytes of its file.
-    pub(crate) async fn clone_voice(&self, clip: std::path::PathBuf) -> Result<Vec<u8>, ServerError> {
+    /// A voice of a clip, as the bytes of its file. It is work as other work is: it takes a slot, and few are made at once.
+    pub(crate) async fn clone_voice(&self, clip: Arc<Clip>) -> Result<Vec<u8>, ServerError> {
+        let clones = self.budget.clones.take(&Caller::current(), 1);
+        let busy = |_| ServerError::Busy { what: "cloning", slots: self.budget.limits.clones };
+        // Both are held until the work is done, whether the client waits for it or not.
+        let held = Arc::new((clones.map_err(busy)?, self.gate.enter().await?));
         let made = self.with(move |model| {
-            let voice = model.speaker.clone_voice(&clip, None)?;
+            let _held = &held;
+            let voice = model.speaker.clone_voice(clip.path(), None)?;
             model.speaker.voice_bytes(&voice)
         });
         Ok(made.await?.0)
@@ -174,8 +197,9 @@ impl Mouth {
     /// Starts to speak a text.
     pub(crate) async fn speak(self: &Arc<Self>, text: String, ask: Ask) -> Result<Utterance, ServerError> {
         let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": text, "voice": ask.voice}));
+        let caller = Caller::current();
         let started = self.start(kept, move |model| {
-            let stream = model.speaker.speak(&text, &model.request(&ask)?)?;
+            let stream = model.speaker.speak(&text, &model.request(&ask, &caller)?)?;
             Ok((stream, ()))
         });
         Ok(started.await?.0)
@@ -187,8 +211,9 @@ impl Mouth {
         ask: Ask,
     ) -> Result<(TextSender, Utterance), ServerError> {
         let kept = self.telemetry.journal.as_ref().map(|_| json!({"text": null, "voice": ask.voice}));
+        let caller = Caller::current();
         let started = self.start(kept, move |model| {
-            let (text, stream) = model.speaker.speak_live(&model.request(&ask)?)?;
+            let (text, stream) = model.speaker.speak_live(&model.request(&ask, &caller)?)?;
             Ok((stream, text))
         });
         let (utterance, text) = started.await?;

@@ -1,10 +1,13 @@
 //! Speech on its way to a client, with its slot and what is told of it.
 
+use std::future::Future as _;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::time::Sleep;
 use voce_engine::speaker::SpeakStats;
 use voce_engine::{EngineError, SpeechStream, StageTime};
 
@@ -12,6 +15,7 @@ use super::Mouth;
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
+use crate::core::limits::SLOWEST_READER;
 use crate::core::metrics::{Kind, ModelLabel};
 use crate::core::models::Seat;
 use crate::core::otlp::Field;
@@ -79,6 +83,24 @@ pub(crate) struct Utterance {
     playing: Option<Instant>,
     waited: bool,
     ended: bool,
+    reader: Reader,
+    idle: Idle,
+}
+
+/// How slowly speech is taken: time that the reader takes is a debt, and what was taken pays for it.
+struct Reader {
+    /// When the last samples were given.
+    given: Option<Instant>,
+    debt: Duration,
+    grace: Duration,
+}
+
+/// Whether nothing is said because no text comes. Looked at once in a while.
+struct Idle {
+    patience: Duration,
+    alarm: Pin<Box<Sleep>>,
+    /// Samples when it was last looked at.
+    samples: usize,
 }
 
 impl Utterance {
@@ -91,7 +113,11 @@ impl Utterance {
         begun: Instant,
         told: Told,
     ) -> Self {
+        let limits = &mouth.budget.limits;
+        let alarm = Box::pin(tokio::time::sleep(limits.slot_idle));
         Self {
+            reader: Reader { given: None, debt: Duration::ZERO, grace: limits.reader_grace },
+            idle: Idle { patience: limits.slot_idle, alarm, samples: 0 },
             stream,
             rate,
             mouth: mouth.clone(),
@@ -122,9 +148,20 @@ impl Utterance {
 
     /// As [`Utterance::next`], for streams.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<f32>, ServerError>>> {
+        if let Some(given) = self.reader.given.take() {
+            self.reader.debt += given.elapsed();
+        }
+        if !self.ended && self.reader.debt > self.reader.grace {
+            self.mouth.metrics.cancel("slow_reader");
+            return Poll::Ready(Some(Err(self.fail(ServerError::SlowReader))));
+        }
         match self.stream.poll_next(cx) {
             Poll::Pending if !self.ended && self.seat.is_gone(cx) => {
                 Poll::Ready(Some(Err(self.fail(EngineError::Stopped("a step of it hangs".into()).into()))))
+            }
+            Poll::Pending if !self.ended && self.is_idle(cx) => {
+                self.mouth.metrics.cancel("idle");
+                Poll::Ready(Some(Err(self.fail(ServerError::Idle))))
             }
             Poll::Pending => {
                 self.waited = true;
@@ -148,6 +185,17 @@ impl Utterance {
                 Poll::Ready(None)
             }
         }
+    }
+
+    /// Whether there was nothing to be said for as long as a slot is held for that.
+    fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.idle.alarm.as_mut().poll(cx).is_ready() {
+            if std::mem::replace(&mut self.idle.samples, self.samples) == self.samples {
+                return true;
+            }
+            self.idle.alarm.as_mut().reset(tokio::time::Instant::now() + self.idle.patience);
+        }
+        false
     }
 
     /// Notes why the stream ends before its end.
@@ -175,6 +223,8 @@ impl Utterance {
             None => now,
         };
         self.playing = Some(until + length);
+        self.reader.debt = self.reader.debt.saturating_sub(length.mul_f64(SLOWEST_READER));
+        self.reader.given = Some(now);
         self.waited = false;
         self.samples += samples;
     }

@@ -11,13 +11,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::limits;
 use crate::core::query::Query;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
-use crate::ears::{Base64Text, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, Payload, Step};
+use crate::ears::{Base64Text, Claim, Ear, EndReason, Inlet, Intake, ListenEvent, Payload, Step};
 use dialect::Dialect;
 use event::Event;
 use session::Session;
@@ -52,8 +51,8 @@ pub(crate) async fn connect(
 }
 
 async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
-    let permit = match ear.admit().await {
-        Ok(permit) => permit,
+    let claim = match Claim::new(ear) {
+        Ok(claim) => claim,
         Err(error) => {
             state.metrics.error(error.code());
             let mut wire = wire;
@@ -61,16 +60,8 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
             return wire.fail(&error).await;
         }
     };
-    let mut talk = Talk {
-        state,
-        wire,
-        ear,
-        permit,
-        session: Session::new(dialect),
-        hearing: None,
-        intake: None,
-        items: Items::default(),
-    };
+    let mut talk =
+        Talk { state, wire, claim, session: Session::new(dialect), intake: None, items: Items::default() };
     let end = talk.run().await;
     match end {
         Ok(frame) => talk.wire.end(frame).await,
@@ -118,44 +109,40 @@ impl Items {
 struct Talk {
     state: AppState,
     wire: Wire,
-    ear: Arc<Ear>,
-    permit: Arc<Permit>,
+    claim: Claim,
     session: Session,
-    hearing: Option<Hearing>,
     intake: Option<Intake>,
     items: Items,
 }
 
 impl Talk {
     async fn run(&mut self) -> Result<Frame, End> {
-        let created = self.session.event("created", self.ear.id());
+        let created = self.session.event("created", self.claim.ear().id());
         self.wire.json(&created).await?;
         loop {
-            let frame = match &mut self.hearing {
-                Some(hearing) => {
-                    let has_room = hearing.has_room();
-                    let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
-                    let may_read = has_room && is_idle && self.items.committed.len() < MAX_COMMITS;
-                    let samples = async {
-                        match &mut self.intake {
-                            Some(intake) => intake.next().await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        biased;
-                        step = hearing.step() => {
-                            self.heard(step).await?;
-                            continue;
-                        }
-                        samples = samples, if has_room => {
-                            hearing.push(&samples.map_err(End::Failed)?);
-                            continue;
-                        }
-                        frame = self.wire.recv_if(may_read) => frame,
-                    }
+            let has_room = self.claim.has_room();
+            let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
+            let may_read = has_room && is_idle && self.items.committed.len() < MAX_COMMITS;
+            let samples = async {
+                match &mut self.intake {
+                    Some(intake) => intake.next().await,
+                    None => std::future::pending().await,
                 }
-                None => self.wire.recv().await,
+            };
+            let frame = tokio::select! {
+                biased;
+                step = self.claim.step() => {
+                    self.heard(step).await?;
+                    continue;
+                }
+                samples = samples, if has_room => {
+                    let samples = samples.map_err(End::Failed)?;
+                    if let Some(hearing) = self.claim.hearing() {
+                        hearing.push(&samples);
+                    }
+                    continue;
+                }
+                frame = self.wire.recv_if(may_read) => frame,
             };
             match frame {
                 Frame::Text(text) => {
@@ -197,19 +184,24 @@ impl Talk {
                     self.session = before;
                     return Err(error.into());
                 }
-                if let Some(model) = self.session.model.clone() {
-                    self.ear = self.state.ear(Some(&model))?.clone();
-                }
+                let ear = match self.session.model.as_deref() {
+                    Some(model) => {
+                        self.state.ear(Some(model)).inspect_err(|_| self.session = before.clone())?
+                    }
+                    None => self.claim.ear(),
+                };
+                let ear = ear.clone();
                 if self.session.hears_otherwise(&before) {
                     // What was said under the old settings is over.
-                    self.restart();
+                    self.restart().await;
                 }
-                let updated = self.session.event("updated", self.ear.id());
+                self.claim.move_to(ear).await;
+                let updated = self.session.event("updated", self.claim.ear().id());
                 Ok(self.wire.json(&updated).await?)
             }
             "input_audio_buffer.commit" => self.commit(message).await,
             "input_audio_buffer.clear" => {
-                self.restart();
+                self.restart().await;
                 let event =
                     json!({"type": "input_audio_buffer.cleared", "event_id": self.session.event_id()});
                 Ok(self.wire.json(&event).await?)
@@ -225,8 +217,13 @@ impl Talk {
         }
     }
 
-    fn restart(&mut self) {
-        self.hearing = None;
+    /// Forgets what came so far. The stream has ended when this returns, and its slot is kept.
+    async fn restart(&mut self) {
+        self.claim.close().await;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         self.intake = None;
         self.items.appended = 0;
         self.items.speaking = false;
@@ -237,10 +234,7 @@ impl Talk {
 
     async fn append(&mut self, audio: Base64Text) -> Result<(), Said> {
         self.items.appended += audio.decoded();
-        let hearing = match &mut self.hearing {
-            Some(hearing) => hearing,
-            none => none.insert(self.ear.open_in(&self.permit, &self.session.request()).await?),
-        };
+        let hearing = self.claim.open(&self.session.request()).await?;
         let intake = match &mut self.intake {
             Some(intake) => intake,
             none => none.insert(Intake::new(Inlet::new(self.session.encoding, self.session.rate, 1)?)),
@@ -255,7 +249,7 @@ impl Talk {
             self.items.committed.clear();
             // The first commit says that audio will come, the last that it has.
             if message["final"].as_bool().unwrap_or(false) {
-                match (&mut self.hearing, &mut self.intake) {
+                match (self.claim.hearing(), &mut self.intake) {
                     (Some(hearing), intake) => {
                         if let Some(intake) = intake {
                             intake.finish(hearing);
@@ -274,7 +268,7 @@ impl Talk {
             )
             .into());
         }
-        if let (Some(hearing), Some(intake)) = (&mut self.hearing, &mut self.intake) {
+        if let (Some(hearing), Some(intake)) = (self.claim.hearing(), &mut self.intake) {
             intake.finish(hearing);
             hearing.end_utterance();
         }
@@ -298,12 +292,18 @@ impl Talk {
     async fn heard(&mut self, step: Step) -> Result<(), End> {
         match step {
             Step::Room => Ok(()),
+            // A session may be silent for as long as it likes, but not hold a slot meanwhile.
+            Step::Failed(ServerError::Idle) => {
+                self.claim.release().await;
+                self.forget();
+                Ok(())
+            }
             Step::Failed(error) => {
                 self.complain(&error, None).await?;
                 Err(End::Failed(error))
             }
             Step::Ended => {
-                self.hearing = None;
+                self.claim.release().await;
                 self.intake = None;
                 if self.session.dialect == Dialect::Vllm { Ok(self.done().await?) } else { Ok(()) }
             }

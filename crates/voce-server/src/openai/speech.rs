@@ -81,7 +81,7 @@ pub(crate) async fn speak(
     body: Body,
 ) -> Result<Response, ServerError> {
     let limits = &state.options.limits;
-    let request: Request = body::json(&headers, body, limits).await?;
+    let request: Request = body::json(&headers, body, &state.budget).await?;
     if request.input.len() > limits.text {
         return Err(ServerError::bad(
             "input",

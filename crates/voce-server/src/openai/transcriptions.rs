@@ -34,8 +34,7 @@ pub(crate) async fn transcribe(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ServerError> {
-    let limits = &state.options.limits;
-    let form = Form::read(&headers, body, limits.body, limits).await?;
+    let form = Form::read(&headers, body, state.options.limits.body, &state.budget).await?;
     let shape = match form.text("response_format")? {
         None | Some("json") => Shape::Json,
         Some("text") => Shape::Text,
@@ -77,7 +76,7 @@ pub(crate) async fn transcribe(
         return Ok(stream(heard));
     }
     let heard = heard.whole().await?;
-    Ok(answer(&heard, shape, granularities, request.language.as_deref()))
+    Ok(answer(&heard, shape, granularities, language_heard(&ear.info().languages, request.language)))
 }
 
 /// Hot words with their weight; too many or too long ones are refused before the rest is looked at.
@@ -107,11 +106,25 @@ pub(crate) fn hotwords<'a>(
     Ok(kept)
 }
 
+/// The language that was heard, as far as somebody knows it: the one that was asked for where the model takes it, else the
+/// only one that it has.
+fn language_heard(has: &[String], asked: Option<String>) -> Option<String> {
+    match has {
+        [only] => Some(only.clone()),
+        several => asked.filter(|l| several.contains(l)),
+    }
+}
+
 fn usage(seconds: f64) -> Value {
     json!({"type": "duration", "seconds": seconds.ceil() as u64})
 }
 
-fn answer(heard: &Transcript, shape: Shape, granularities: (bool, bool), language: Option<&str>) -> Response {
+fn answer(
+    heard: &Transcript,
+    shape: Shape,
+    granularities: (bool, bool),
+    language: Option<String>,
+) -> Response {
     let words = || heard.segments.iter().flat_map(|s| &s.words).cloned().collect::<Vec<Word>>();
     let plain = |kind: &'static str, text: String| {
         ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
@@ -127,7 +140,7 @@ fn answer(heard: &Transcript, shape: Shape, granularities: (bool, bool), languag
         Shape::Vtt => plain("text/vtt; charset=utf-8", subtitles::vtt(&subtitles::cues(&words()))),
         Shape::Verbose => {
             let mut value = json!({
-                "task": "transcribe", "language": language.unwrap_or("en"), "duration": heard.duration,
+                "task": "transcribe", "language": language, "duration": heard.duration,
                 "text": heard.text(), "usage": usage(heard.duration),
             });
             let (by_word, by_segment) = granularities;

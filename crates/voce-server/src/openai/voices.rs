@@ -1,23 +1,24 @@
 //! `/v1/audio/voices`: the voices there are, and new ones cloned from a clip.
 
-use std::path::{Path as FilePath, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
-use voce_audio::output::{AtomicFile, Output as _};
 use voce_engine::EngineError;
 use voce_engine::store::voices::is_name;
 
 use crate::core::body::Form;
+use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
 use crate::core::limits;
+use crate::core::owners::Owners;
 use crate::core::query::short;
 use crate::core::state::AppState;
+use crate::mouth::Clip;
 
 /// All voices of the default model, and OpenAI's names, which stand for the default voice.
 pub(crate) async fn list(State(state): State<AppState>) -> Result<Response, ServerError> {
@@ -50,7 +51,7 @@ pub(crate) async fn add(
         return Err(ServerError::Forbidden("this server's voices are fixed".into()));
     }
     let limits = &state.options.limits;
-    let form = Form::read(&headers, body, limits.body.min(limits::MAX_VOICE_SAMPLE), limits).await?;
+    let form = Form::read(&headers, body, limits.body.min(limits::MAX_VOICE_SAMPLE), &state.budget).await?;
     let name = form
         .text("name")?
         .ok_or_else(|| ServerError::bad("name", "the form has no field 'name'"))?
@@ -61,27 +62,25 @@ pub(crate) async fn add(
             format!("'{}' is no name for a voice: use up to 64 letters, digits, _ and -", short(&name)),
         ));
     }
-    let voices = state.store.voices();
-    if voices.find(&name).is_ok() {
-        return Err(ServerError::bad(
-            "name",
-            format!("there is a voice '{name}': delete it first, or choose another name"),
-        ));
-    }
     let mouth = state.mouth(form.text("model")?)?.clone();
+    // A name of the model's own voices stays what it is, and so does one that another key has.
+    if mouth.voice_names().await?.contains(&name) || state.store.voices().find(&name).is_ok() {
+        return Err(taken(&name));
+    }
+    let (caller, owners) = (Caller::current(), Owners::new(state.store.clone()));
     let sample = form.file("audio_sample").or_else(|_| form.file("file"))?;
-    let extension = sample.file_name.as_deref().and_then(|n| n.rsplit_once('.')).map(|(_, e)| e);
+    let extension = sample.file_name.as_deref().and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
     let extension = extension.filter(|e| e.len() <= 5 && e.bytes().all(|b| b.is_ascii_alphanumeric()));
-    let clip = Clip::new(voices.dir(), extension.unwrap_or("wav"));
-    let data = sample.data.clone();
-    let make_folder = voices.clone();
-    let written = clip.0.clone();
-    let write = move || {
-        make_folder.create()?;
-        std::fs::write(&written, &data).map_err(|source| EngineError::Io { path: written, source })
-    };
-    blocking(write).await?;
-    let bytes = mouth.clone_voice(clip.0.clone()).await.map_err(|e| match e {
+    let (data, voices) = (sample.data.clone(), state.store.voices());
+    let (quota, budget) = (owners.clone(), state.budget.clone());
+    let clip = blocking(move || {
+        quota.check(&caller, 0, &budget.limits)?;
+        voices.create().map_err(EngineError::from)?;
+        let written = Clip::write(voices.dir(), extension.as_deref().unwrap_or("wav"), &data);
+        let path = voices.dir().to_owned();
+        Ok(Arc::new(written.map_err(|source| EngineError::Io { path, source })?))
+    });
+    let bytes = mouth.clone_voice(clip.await?).await.map_err(|e| match e {
         // The clip's path is the server's own business.
         ServerError::Engine(EngineError::Audio { source, .. }) => ServerError::Audio(source),
         ServerError::Engine(EngineError::Voice { source, .. }) => {
@@ -89,13 +88,17 @@ pub(crate) async fn add(
         }
         other => other,
     })?;
-    let path = voices.path(&name).map_err(EngineError::from)?;
-    let keep = move || -> Result<(), ServerError> {
-        let mut file = AtomicFile::create(&path)?;
-        file.put(&bytes)?;
-        Ok(file.commit()?)
-    };
-    blocking(keep).await?;
+    let (kept, voices, budget) = (name.clone(), state.store.voices(), state.budget.clone());
+    blocking(move || {
+        // One at a time: what was free and within the quota is so until it is written.
+        let _one_at_a_time = KEEPING.lock().unwrap_or_else(PoisonError::into_inner);
+        if voices.find(&kept).is_ok() {
+            return Err(taken(&kept));
+        }
+        owners.check(&caller, bytes.len() as u64, &budget.limits)?;
+        owners.keep(&kept, &bytes, &caller)
+    })
+    .await?;
     mouth.forget_voice(&name);
     tracing::info!(voice = name, "voice added");
     let voice = json!({"id": name, "name": name, "object": "audio.voice", "created_at": now()});
@@ -110,38 +113,36 @@ pub(crate) async fn remove(
     if !state.options.voice_changes {
         return Err(ServerError::Forbidden("this server's voices are fixed".into()));
     }
-    state.store.voices().remove(&name).map_err(EngineError::from)?;
+    let (owners, caller) = (Owners::new(state.store.clone()), Caller::current());
+    if state.store.voices().find(&name).is_ok() && !owners.may_remove(&name, &caller) {
+        if owners.may_use(&name, &caller) {
+            return Err(ServerError::Forbidden("this voice is the operator's: only he removes it".into()));
+        }
+        // Others' voices are as if they were not there.
+        let known = state.mouth(None)?.voice_names().await?;
+        return Err(EngineError::UnknownVoice { name: short(&name), known }.into());
+    }
+    owners.remove(&name)?;
     for mouth in &state.mouths {
         mouth.forget_voice(&name);
     }
     Ok(json_response(StatusCode::OK, &json!({"id": name, "object": "audio.voice", "deleted": true})))
 }
 
+/// Held while a voice is written.
+static KEEPING: Mutex<()> = Mutex::new(());
+
+fn taken(name: &str) -> ServerError {
+    ServerError::bad("name", format!("there is a voice '{name}': delete it first, or choose another name"))
+}
+
 /// Does something with files on a thread that may wait.
-async fn blocking<E: Into<ServerError> + Send + 'static>(
-    work: impl FnOnce() -> Result<(), E> + Send + 'static,
-) -> Result<(), ServerError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal)?.map_err(Into::into)
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServerError> + Send + 'static,
+) -> Result<T, ServerError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal)?
 }
 
 fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// A clip on disk while it is being listened to.
-struct Clip(PathBuf);
-
-static CLIPS: AtomicU64 = AtomicU64::new(0);
-
-impl Clip {
-    fn new(dir: &FilePath, extension: &str) -> Self {
-        let count = CLIPS.fetch_add(1, Ordering::Relaxed);
-        Self(dir.join(format!(".clip-{}-{count}.{extension}", std::process::id())))
-    }
-}
-
-impl Drop for Clip {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::core::caller::Caller;
 use crate::core::socket_io::StallGuard;
 use crate::core::state::AppState;
 use event::Event;
@@ -37,7 +38,6 @@ async fn read_all(mut stream: BufReader<impl AsyncRead + Unpin>, sender: mpsc::S
 /// Accepts connections until the server drains.
 pub(crate) async fn run(listener: TcpListener, state: AppState) {
     let mut tasks = JoinSet::new();
-    let room = std::sync::Arc::new(tokio::sync::Semaphore::new(state.options.limits.connections));
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -51,12 +51,16 @@ pub(crate) async fn run(listener: TcpListener, state: AppState) {
             () = state.drain.begun() => break,
             Some(_) = tasks.join_next() => continue,
         };
-        let Ok(place) = room.clone().try_acquire_owned() else { continue };
         let _ = stream.set_nodelay(true);
+        let stream = StallGuard::new(stream, state.options.limits.write_stall);
+        let caller = Caller { key: None, address: stream.peer().address() };
+        let Ok(place) = state.budget.connections.take(&caller, 1) else {
+            state.metrics.error("too_many_connections");
+            continue;
+        };
         let state = state.clone();
         let session = state.drain.session();
-        tasks.spawn(async move {
-            let stream = StallGuard::new(stream, state.options.limits.write_stall);
+        tasks.spawn(caller.scope(async move {
             let over = state.drain.clone();
             let (read, write) = tokio::io::split(stream);
             let (sender, events) = mpsc::channel(EVENTS);
@@ -68,7 +72,7 @@ pub(crate) async fn run(listener: TcpListener, state: AppState) {
                 () = over.over() => {}
             }
             drop((place, session));
-        });
+        }));
     }
     // The server's own wait sees the sessions; this one only keeps their tasks.
     while tasks.join_next().await.is_some() {}

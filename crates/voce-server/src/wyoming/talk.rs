@@ -14,7 +14,7 @@ use super::event::{self, Event};
 use crate::core::error::ServerError;
 use crate::core::socket_io::StallGuard;
 use crate::core::state::AppState;
-use crate::ears::{HearRequest, Hearing, Inlet, Intake, ListenEvent, Payload, Step};
+use crate::ears::{Claim, HearRequest, Inlet, Intake, ListenEvent, Payload, Step};
 use crate::mouth::{Ask, Utterance};
 
 /// Silence after which a connection is closed; Home Assistant opens one for each request.
@@ -28,9 +28,55 @@ pub(super) struct Talk {
     state: AppState,
     language: Option<String>,
     model: Option<String>,
-    listening: Option<(Hearing, Intake)>,
+    listening: Option<Listening>,
     /// Texts of the utterance so far.
     texts: Vec<String>,
+}
+
+/// An utterance that is being heard. Its slot is taken with the first audio.
+struct Listening {
+    claim: Claim,
+    format: RawFormat,
+    intake: Option<Intake>,
+}
+
+impl Listening {
+    async fn push(&mut self, audio: Vec<u8>, request: &HearRequest) -> Result<(), ServerError> {
+        let hearing = self.claim.open(request).await?;
+        let intake = match &mut self.intake {
+            Some(intake) => intake,
+            none => {
+                let RawFormat { encoding, sample_rate, channels } = self.format;
+                none.insert(Intake::new(Inlet::new(encoding, sample_rate, channels)?))
+            }
+        };
+        intake.push(Payload::Raw(audio.into()), hearing);
+        Ok(())
+    }
+
+    async fn finish(&mut self, request: &HearRequest) -> Result<(), ServerError> {
+        let hearing = self.claim.open(request).await?;
+        if let Some(intake) = &mut self.intake {
+            intake.finish(hearing);
+        }
+        hearing.finish();
+        Ok(())
+    }
+
+    /// What comes of it next: a step of the stream, or the next piece of a long message.
+    async fn next(&mut self, has_room: bool) -> Result<Next, End> {
+        let samples = async {
+            match &mut self.intake {
+                Some(intake) => intake.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            step = self.claim.step() => Ok(Next::Step(step)),
+            samples = samples, if has_room => Ok(Next::Samples(samples?)),
+        }
+    }
 }
 
 impl Talk {
@@ -49,7 +95,7 @@ impl Talk {
                 Ok(Next::Event(event)) => self.handle(event).await,
                 Ok(Next::Step(step)) => self.tell(step).await,
                 Ok(Next::Samples(samples)) => {
-                    if let Some((hearing, _)) = &mut self.listening {
+                    if let Some(hearing) = self.listening.as_mut().and_then(|l| l.claim.hearing()) {
                         hearing.push(&samples);
                     }
                     Ok(())
@@ -76,15 +122,11 @@ impl Talk {
 
     /// What the recogniser or the client says next.
     async fn next(&mut self) -> Result<Next, End> {
-        let has_room = self.listening.as_ref().is_none_or(|(hearing, _)| hearing.has_room());
-        let is_idle = self.listening.as_ref().is_none_or(|(_, intake)| intake.is_idle());
+        let has_room = self.listening.as_ref().is_none_or(|l| l.claim.has_room());
+        let is_idle = self.listening.as_ref().is_none_or(|l| l.intake.as_ref().is_none_or(Intake::is_idle));
         let heard = async {
             match &mut self.listening {
-                Some((hearing, intake)) => tokio::select! {
-                    biased;
-                    step = hearing.step() => Ok(Next::Step(step)),
-                    samples = intake.next(), if has_room => Ok(Next::Samples(samples?)),
-                },
+                Some(listening) => listening.next(has_room).await,
                 None => std::future::pending().await,
             }
         };
@@ -107,6 +149,10 @@ impl Talk {
         event::write(&mut self.write, &Event::new(kind, data)).await
     }
 
+    fn request(&self) -> HearRequest {
+        HearRequest { language: self.language.clone(), ..HearRequest::default() }
+    }
+
     async fn handle(&mut self, mut event: Event) -> Result<(), End> {
         let text = |name: &str| event.data[name].as_str().map(str::to_owned);
         match event.kind.as_str() {
@@ -123,22 +169,21 @@ impl Talk {
                 let format = format(&event.data)?;
                 // Names of other systems' models stand for the default.
                 let ear = self.state.ear(self.model.as_deref()).or_else(|_| self.state.ear(None))?.clone();
-                let request = HearRequest { language: self.language.clone(), ..HearRequest::default() };
-                let hearing = ear.open(&request).await?;
-                let inlet = Inlet::new(format.encoding, format.sample_rate, format.channels)?;
-                self.listening = Some((hearing, Intake::new(inlet)));
+                Inlet::check(format.sample_rate, format.channels)?;
+                self.listening = Some(Listening { claim: Claim::new(ear)?, format, intake: None });
                 self.texts.clear();
                 self.send("transcript-start", json!({"language": self.language})).await?;
             }
             "audio-chunk" => {
-                if let Some((hearing, intake)) = &mut self.listening {
-                    intake.push(Payload::Raw(std::mem::take(&mut event.payload).into()), hearing);
+                let request = self.request();
+                if let Some(listening) = &mut self.listening {
+                    listening.push(std::mem::take(&mut event.payload), &request).await?;
                 }
             }
             "audio-stop" => {
-                if let Some((hearing, intake)) = &mut self.listening {
-                    intake.finish(hearing);
-                    hearing.finish();
+                let request = self.request();
+                if let Some(listening) = &mut self.listening {
+                    listening.finish(&request).await?;
                 }
             }
             "synthesize" => {
@@ -207,13 +252,27 @@ impl Talk {
     /// Text that comes piece by piece, spoken from its first sentence on.
     async fn synthesize_live(&mut self, voice: Option<String>) -> Result<(), End> {
         let mouth = self.state.mouth(None)?.clone();
+        // A slot is taken with the first text.
+        let first = loop {
+            let event = tokio::time::timeout(IDLE, self.events.recv()).await;
+            let Ok(Some(Ok(event))) = event else { return Err(End::Gone) };
+            match event.kind.as_str() {
+                "synthesize-chunk" => break event.data["text"].as_str().unwrap_or_default().to_owned(),
+                "synthesize-stop" => {
+                    self.send("synthesize-stopped", Value::Null).await?;
+                    return Ok(());
+                }
+                _ => {}
+            }
+        };
         let (speaker, mut utterance) =
             mouth.speak_live(Ask { voice, any_voice: true, ..Ask::default() }).await?;
         let (text, pieces) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || feed(speaker, pieces));
+        let mut received = first.len();
+        let _ = text.send(first).await;
         let mut text = Some(text);
         let format = json!({"rate": utterance.rate(), "width": 2, "channels": 1});
-        let mut received = 0;
         let mut begun = false;
         loop {
             tokio::select! {

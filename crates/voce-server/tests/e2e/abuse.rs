@@ -35,6 +35,20 @@ async fn start() -> Running {
     setup.start().await
 }
 
+/// A message with audio for every socket that hears.
+pub(crate) fn first_words() -> [(&'static str, Message); 4] {
+    let samples = audio("#", 4_800);
+    let pcm: Vec<u8> = samples.iter().flat_map(|s| ((s * 3e4) as i16).to_le_bytes()).collect();
+    let append = json!({"type": "input_audio_buffer.append", "audio": BASE64.encode(&pcm)});
+    let packed = rmp_serde::to_vec_named(&json!({"type": "Audio", "pcm": samples})).unwrap();
+    [
+        ("/v1/realtime", Message::text(append.to_string())),
+        ("/api/asr-streaming", Message::binary(packed)),
+        ("/v1/listen?encoding=linear16", Message::binary(pcm.clone())),
+        ("/v2/decode/stream/x", Message::binary(pcm)),
+    ]
+}
+
 /// Every route that takes a file, with the file.
 async fn through_every_door(server: &Running, file: &[u8]) -> Vec<(&'static str, Reply)> {
     let mut replies = Vec::new();
@@ -291,15 +305,13 @@ async fn every_dialect_frees_its_slot_when_its_client_is_gone() {
         ..Default::default()
     };
     let server = setup.start().await;
-    let pcm: Vec<u8> = audio("##", 16_000).iter().flat_map(|s| ((s * 3e4) as i16).to_le_bytes()).collect();
-    for path in ["/v1/realtime", "/api/asr-streaming", "/v1/listen?encoding=linear16", "/v2/decode/stream/x"]
-    {
-        for messages in 0..3 {
+    for (path, message) in first_words() {
+        for messages in 1..4 {
             let mut socket = server.socket(path).await;
-            server.until(LISTENING, 1.0).await;
             for _ in 0..messages {
-                let _ = socket.0.send(Message::binary(pcm.clone())).await;
+                let _ = socket.0.send(message.clone()).await;
             }
+            server.until(LISTENING, 1.0).await;
             // No close frame: the client is just gone.
             drop(socket);
             server.until(LISTENING, 0.0).await;
@@ -315,6 +327,7 @@ async fn every_dialect_frees_its_slot_when_its_client_is_gone() {
         server.until(SPEAKING, 0.0).await;
         let mut socket = server.socket("/api/tts_streaming?format=Pcm").await;
         socket.text("On and on. And on.").await;
+        server.until(SPEAKING, 1.0).await;
         for _ in 0..frames {
             socket.next_binary().await;
         }
@@ -328,23 +341,7 @@ async fn a_client_far_ahead_of_the_model_is_seen_to_go() {
     // The recogniser takes nothing, so the server reads nothing more; what nobody has read waits in the socket.
     let hear = Arc::new(Counter { stuck: true });
     let server = Setup { speak: false, hear: Some(hear), hear_slots: 1, ..Default::default() }.start().await;
-    let samples = audio("#", 4_800);
-    let pcm: Vec<u8> = samples.iter().flat_map(|s| ((s * 3e4) as i16).to_le_bytes()).collect();
-    let messages = [
-        (
-            "/v1/realtime",
-            Message::text(
-                json!({"type": "input_audio_buffer.append", "audio": BASE64.encode(&pcm)}).to_string(),
-            ),
-        ),
-        (
-            "/api/asr-streaming",
-            Message::binary(rmp_serde::to_vec_named(&json!({"type": "Audio", "pcm": samples})).unwrap()),
-        ),
-        ("/v1/listen?encoding=linear16", Message::binary(pcm.clone())),
-        ("/v2/decode/stream/x", Message::binary(pcm)),
-    ];
-    for (path, message) in messages {
+    for (path, message) in first_words() {
         let mut socket = server.socket(path).await;
         for _ in 0..5 {
             socket.0.send(message.clone()).await.unwrap();

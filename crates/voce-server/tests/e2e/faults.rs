@@ -85,6 +85,8 @@ async fn sockets_survive_each_other() {
     let server = start().await;
     for _ in 0..4 {
         let mut socket = server.socket("/api/asr-streaming").await;
+        let audio = serde_json::json!({"type": "Audio", "pcm": [0.0, 0.0]});
+        socket.binary(rmp_serde::to_vec_named(&audio).unwrap()).await;
         // It ends somehow, and soon.
         use futures_util::StreamExt as _;
         while let Some(Ok(_)) = socket.0.next().await {}

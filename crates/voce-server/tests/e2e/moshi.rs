@@ -288,6 +288,13 @@ async fn no_free_channels() {
     for path in ["/api/asr-streaming", "/api/tts_streaming?format=PcmMessagePack"] {
         let mut first = server.socket(path).await;
         assert_eq!(message(&mut first).await["type"], "Ready");
+        // A slot is taken with the first audio or text.
+        let (data, kind) = match path.contains("asr") {
+            true => (json!({"type": "Audio", "pcm": [0.0, 0.0]}), "recognition"),
+            false => (json!({"type": "Text", "text": "On"}), "speech"),
+        };
+        first.binary(pack(&data)).await;
+        server.until(&format!("voce_streams_active{{kind=\"{kind}\"}}"), 1.0).await;
         let mut second = server.socket(path).await;
         assert_eq!(message(&mut second).await, json!({"type": "Error", "message": "no free channels"}));
         assert_eq!(second.closed().await.0, 1013);

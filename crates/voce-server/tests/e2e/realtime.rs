@@ -219,6 +219,9 @@ async fn the_next_stream_is_refused_with_1013() {
         .await;
     let mut first = server.socket("/v1/realtime?intent=transcription").await;
     first.until("session.created").await;
+    // A slot is taken with the first audio.
+    append(&mut first, "#", 24_000).await;
+    server.until("voce_streams_active{kind=\"recognition\"}", 1.0).await;
     let mut second = server.socket("/v1/realtime?intent=transcription").await;
     let error = second.next_json().await;
     assert_eq!((error["type"].as_str(), error["error"]["code"].as_str()), (Some("error"), Some("busy")));

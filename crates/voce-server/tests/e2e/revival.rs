@@ -234,6 +234,9 @@ async fn a_panic_in_one_stream_ends_that_stream_only() {
     let before = send().await.json();
     let mut other = server.socket("/api/asr-streaming").await;
     other.next_binary().await;
+    let audio = json!({"type": "Audio", "pcm": [0.0, 0.0]});
+    other.binary(rmp_serde::to_vec_named(&audio).unwrap()).await;
+    server.until("voce_streams_active{kind=\"recognition\"}", 1.0).await;
     faults.panic_at(FaultPoint::Stream);
     let reply = send().await;
     assert_eq!((reply.status, reply.error().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "internal"));

@@ -98,7 +98,11 @@ pub(crate) struct Settings {
     /// Names beside localhost by which a loopback server may be called
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "VOCE_ALLOW_HOST")]
     pub(super) allow_host: Vec<String>,
-    /// Port (or IP:PORT) for Wyoming, the protocol of Home Assistant [default: off]
+    /// Refuse to start without a key where other machines can reach the server
+    #[arg(long, env = "VOCE_REQUIRE_KEY", value_parser = FalseyValueParser::new())]
+    pub(super) require_key: bool,
+    /// Port (or IP:PORT) for Wyoming, the protocol of Home Assistant, which has no keys: with keys a port alone is on
+    /// this machine only [default: off]
     #[arg(long, value_name = "PORT", env = "VOCE_WYOMING")]
     pub(super) wyoming: Option<String>,
     /// Further paths of moshi's recognition
@@ -119,6 +123,48 @@ pub(crate) struct Settings {
     /// Sockets open at once [default: 16384]
     #[arg(long, value_name = "N", env = "VOCE_MAX_CONNECTIONS")]
     pub(super) max_connections: Option<usize>,
+    /// The same from one address [default: a quarter, without a limit for this machine; 0 for none]
+    #[arg(long, value_name = "N", env = "VOCE_CONNECTIONS_PER_ADDRESS")]
+    pub(super) connections_per_address: Option<usize>,
+    /// Slots of each model for one key [default: three quarters where there are several keys; 0 for no limit]
+    #[arg(long, value_name = "N", env = "VOCE_SLOTS_PER_KEY")]
+    pub(super) slots_per_key: Option<usize>,
+    /// Slots of each model for one address [default: three quarters without keys, no limit for this machine; 0 for none]
+    #[arg(long, value_name = "N", env = "VOCE_SLOTS_PER_ADDRESS")]
+    pub(super) slots_per_address: Option<usize>,
+    /// How long a stream keeps its slot that brings no audio or text [default: 2m]
+    #[arg(long, value_name = "TIME", env = "VOCE_SLOT_IDLE")]
+    pub(super) slot_idle: Option<String>,
+    /// How long a WebSocket may be open without a message [default: 30m]
+    #[arg(long, value_name = "TIME", env = "VOCE_SOCKET_IDLE")]
+    pub(super) socket_idle: Option<String>,
+    /// How long a WebSocket may be open at all [default: 12h]
+    #[arg(long, value_name = "TIME", env = "VOCE_SESSION_TIME")]
+    pub(super) session_time: Option<String>,
+    /// How long a whole request body may take [default: 5m]
+    #[arg(long, value_name = "TIME", env = "VOCE_BODY_TIME")]
+    pub(super) body_time: Option<String>,
+    /// Request bodies on their way in, of all callers [default: 268435456]
+    #[arg(long, value_name = "BYTES", env = "VOCE_BODIES_BYTES")]
+    pub(super) bodies_bytes: Option<usize>,
+    /// The same of one key, or of one address without keys; further ones wait [default: 67108864]
+    #[arg(long, value_name = "BYTES", env = "VOCE_BODIES_PER_CALLER_BYTES")]
+    pub(super) bodies_per_caller_bytes: Option<usize>,
+    /// Audio files that are decoded at once [default: 512]
+    #[arg(long, value_name = "N", env = "VOCE_MAX_DECODERS")]
+    pub(super) max_decoders: Option<usize>,
+    /// Voices that clients may clone and keep, all together [default: 256]
+    #[arg(long, value_name = "N", env = "VOCE_MAX_VOICES")]
+    pub(super) max_voices: Option<usize>,
+    /// The same of one key [default: 64]
+    #[arg(long, value_name = "N", env = "VOCE_VOICES_PER_KEY")]
+    pub(super) voices_per_key: Option<usize>,
+    /// Bytes of such voices, all together [default: 4294967296]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MAX_VOICE_BYTES")]
+    pub(super) max_voice_bytes: Option<u64>,
+    /// The same of one key [default: 1073741824]
+    #[arg(long, value_name = "BYTES", env = "VOCE_VOICES_PER_KEY_BYTES")]
+    pub(super) voices_per_key_bytes: Option<u64>,
     /// OpenTelemetry collector for spans, over HTTP, such as http://127.0.0.1:4318 [default:
     /// OTEL_EXPORTER_OTLP_ENDPOINT, else none]
     #[arg(long, value_name = "URL", env = "VOCE_OTLP")]
@@ -173,6 +219,7 @@ impl Settings {
             open_metrics: self.open_metrics || file.open_metrics,
             cors: list(self.cors, file.cors),
             allow_host: list(self.allow_host, file.allow_host),
+            require_key: self.require_key || file.require_key,
             wyoming: self.wyoming.or(file.wyoming),
             asr_path: list(self.asr_path, file.asr_path),
             tts_path: list(self.tts_path, file.tts_path),
@@ -180,6 +227,20 @@ impl Settings {
             max_body_bytes: self.max_body_bytes.or(file.max_body_bytes),
             max_text_bytes: self.max_text_bytes.or(file.max_text_bytes),
             max_connections: self.max_connections.or(file.max_connections),
+            connections_per_address: self.connections_per_address.or(file.connections_per_address),
+            slots_per_key: self.slots_per_key.or(file.slots_per_key),
+            slots_per_address: self.slots_per_address.or(file.slots_per_address),
+            slot_idle: self.slot_idle.or(file.slot_idle),
+            socket_idle: self.socket_idle.or(file.socket_idle),
+            session_time: self.session_time.or(file.session_time),
+            body_time: self.body_time.or(file.body_time),
+            bodies_bytes: self.bodies_bytes.or(file.bodies_bytes),
+            bodies_per_caller_bytes: self.bodies_per_caller_bytes.or(file.bodies_per_caller_bytes),
+            max_decoders: self.max_decoders.or(file.max_decoders),
+            max_voices: self.max_voices.or(file.max_voices),
+            voices_per_key: self.voices_per_key.or(file.voices_per_key),
+            max_voice_bytes: self.max_voice_bytes.or(file.max_voice_bytes),
+            voices_per_key_bytes: self.voices_per_key_bytes.or(file.voices_per_key_bytes),
             otlp: self.otlp.or(file.otlp),
             otlp_service: self.otlp_service.or(file.otlp_service),
             log_tokens: self.log_tokens.or(file.log_tokens),
@@ -301,7 +362,9 @@ mod tests {
                 _ if matches!(arg.get_action(), clap::ArgAction::Append) => "['a=b']".into(),
                 _ if name.ends_with("bytes")
                     || name.ends_with("slots")
-                    || ["threads", "queue", "max-connections"].contains(&name) =>
+                    || name.contains("-per-")
+                    || ["threads", "queue", "max-connections", "max-decoders", "max-voices"]
+                        .contains(&name) =>
                 {
                     "1".into()
                 }

@@ -127,8 +127,18 @@ fn a_check_says_what_the_settings_mean() {
     assert_eq!((said["addr"].as_str(), said["keys"].as_u64()), (Some("0.0.0.0:9002"), Some(2)));
     assert_eq!(
         (said["wyoming"].as_str(), &said["aliases"]),
-        (Some("0.0.0.0:10300"), &json!([["x", "drifting"]]))
+        (Some("127.0.0.1:10300"), &json!([["x", "drifting"]]))
     );
+    // Wyoming has no keys: where the server has some, other machines reach it only where that is written.
+    let wyoming = |more: &[&str]| {
+        let mut args =
+            vec!["serve", "--check", "--json", "--no-hear", "--host", "0.0.0.0", "--speak", arg(&folder)];
+        args.extend(more);
+        sandbox.json(&args)["wyoming"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(wyoming(&["--wyoming", "10300"]), "0.0.0.0:10300");
+    assert_eq!(wyoming(&["--wyoming", "10300", "--api-key", "k"]), "127.0.0.1:10300");
+    assert_eq!(wyoming(&["--wyoming", "0.0.0.0:10300", "--api-key", "k"]), "0.0.0.0:10300");
 }
 
 #[test]
@@ -189,6 +199,8 @@ fn settings_that_are_none() {
         ("", &["--capture-audio", "/dev/null/x"], "cannot be kept there"),
         ("", &["--api-key-file", "/nowhere/keys"], "/nowhere/keys"),
         ("", &["--no-speak", "--no-hear"], "nothing to serve"),
+        ("", &["--require-key", "--host", "0.0.0.0"], "set a key"),
+        ("", &["--slot-idle", "soon"], "no time"),
         (
             "authorized_ids = ['a']\n[modules.m]\ntype = 'Lm'\npath = '/api/chat'",
             &[],

@@ -11,6 +11,7 @@ use voce_audio::wav::{WavSample, wav_header};
 
 use super::JournalOptions;
 use super::ring::{Item, Ring};
+use super::salvage::salvage;
 use crate::core::metrics::{Metrics, OutcomeLabel, WhatLabel};
 
 /// Bytes of one file.
@@ -222,8 +223,11 @@ impl Folder {
         let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path());
         let mut files = Vec::new();
         for day in entries(&root).filter(|p| is_day(p)) {
-            files.extend(entries(&day).filter(|p| is_ours(p)).filter_map(|p| {
-                let bytes = p.metadata().ok()?.len();
+            files.extend(entries(&day).filter_map(|p| {
+                if p.extension().is_some_and(|e| e == UNFINISHED) && is_ours(&p.with_extension("")) {
+                    return salvage(&p);
+                }
+                let bytes = p.metadata().ok().filter(|_| is_ours(&p))?.len();
                 Some((p, bytes))
             }));
         }
@@ -307,7 +311,10 @@ fn new_file(path: &Path) -> io::Result<fs::File> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    let file = options.open(path)?;
+    // Until it is whole, the lock says that somebody writes it. Disks without locks do without.
+    let _ = file.try_lock();
+    Ok(file)
 }
 
 #[cfg(test)]

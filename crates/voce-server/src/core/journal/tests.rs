@@ -209,3 +209,41 @@ fn a_slow_disk_costs_pieces_and_no_time() {
     drop(go);
     journal.flush();
 }
+
+#[test]
+fn what_a_killed_server_left_is_made_whole_and_what_is_written_stays() {
+    let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
+    let day = dir.path().join("audio/2026-11-16");
+    let lines = dir.path().join("tokens/2026-11-16");
+    fs::create_dir_all(&day).unwrap();
+    fs::create_dir_all(&lines).unwrap();
+    let header = |n| voce_audio::wav::wav_header(24_000, voce_audio::wav::WavSample::S16, Some(n));
+    // 100 samples and half of one more; a header alone; two lines and a torn one; half a line.
+    let torn = [header(0), vec![7; 201]].concat();
+    fs::write(day.join("120000.000-speech-x-1-1.wav.part"), torn).unwrap();
+    fs::write(day.join("120000.000-speech-x-1-2.wav.part"), header(0)).unwrap();
+    fs::write(day.join("somebody's.part"), "else").unwrap();
+    fs::write(lines.join("120000.000-speech-x-1-1.jsonl.part"), "{}\n{\"a\":1}\n{\"b").unwrap();
+    fs::write(lines.join("120000.000-speech-x-1-2.jsonl.part"), "{\"b").unwrap();
+    // A stream of another server that runs.
+    let other = Journal::start(&options(dir.path()), &metrics).unwrap().unwrap();
+    let mut tap = other.stream(Kind::Hearing, "ear", 16_000).unwrap();
+    tap.audio(&[0.5; 20_000]);
+    other.flush();
+    let parts = |files: &[(String, Vec<u8>)]| files.iter().filter(|(n, _)| n.ends_with(".part")).count();
+    assert_eq!(parts(&below(&dir.path().join("audio"))), 2, "the running one, and the stranger's");
+    drop(Journal::start(&options(dir.path()), &metrics).unwrap().unwrap());
+    let audio = below(&dir.path().join("audio"));
+    assert_eq!(parts(&audio), 2);
+    let saved = audio.iter().find(|(n, _)| n == "120000.000-speech-x-1-1.wav").unwrap();
+    assert_eq!(saved.1, [header(100), vec![7; 200]].concat());
+    assert!(!audio.iter().any(|(n, _)| n.contains("1-2.wav")));
+    let tokens = below(&dir.path().join("tokens"));
+    let saved = tokens.iter().find(|(n, _)| n == "120000.000-speech-x-1-1.jsonl").unwrap();
+    assert_eq!(saved.1, b"{}\n{\"a\":1}\n");
+    assert!(!tokens.iter().any(|(n, _)| n.contains("1-2.jsonl")));
+    // The stream that ran comes to its end as if nothing had been.
+    drop(tap);
+    other.flush();
+    assert_eq!(parts(&below(&dir.path().join("audio"))), 1);
+}

@@ -1,0 +1,89 @@
+//! A session's claim on a recogniser: a slot is taken with the first audio, it holds one stream at a time, and the one before
+//! is closed before the next is opened. Another model is entered by its own door.
+
+use std::sync::Arc;
+
+use super::{Ear, HearRequest, Hearing, Step};
+use crate::core::admission::Permit;
+use crate::core::error::ServerError;
+
+/// What a session has of a recogniser: nothing, a slot, or a slot with a stream in it.
+pub(crate) struct Claim {
+    ear: Arc<Ear>,
+    permit: Option<Arc<Permit>>,
+    hearing: Option<Hearing>,
+}
+
+impl Claim {
+    /// A claim without a slot; refused where there would be none now.
+    pub(crate) fn new(ear: Arc<Ear>) -> Result<Self, ServerError> {
+        ear.check()?;
+        Ok(Self { ear, permit: None, hearing: None })
+    }
+
+    pub(crate) fn ear(&self) -> &Arc<Ear> {
+        &self.ear
+    }
+
+    /// The stream that is open.
+    pub(crate) fn hearing(&mut self) -> Option<&mut Hearing> {
+        self.hearing.as_mut()
+    }
+
+    /// Whether audio may be added.
+    pub(crate) fn has_room(&self) -> bool {
+        self.hearing.as_ref().is_none_or(Hearing::has_room)
+    }
+
+    /// Seconds of audio of the stream that is open.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.hearing.as_ref().map_or(0.0, Hearing::seconds)
+    }
+
+    /// The stream, opened in the session's slot if there is none.
+    pub(crate) async fn open(&mut self, request: &HearRequest) -> Result<&mut Hearing, ServerError> {
+        let hearing = match self.hearing.take() {
+            Some(hearing) => hearing,
+            None => {
+                let permit = match self.permit.take() {
+                    Some(permit) => permit,
+                    None => self.ear.admit().await?,
+                };
+                // A slot without a stream is given back.
+                let hearing = self.ear.open_in(&permit, request).await?;
+                self.permit = Some(permit);
+                hearing
+            }
+        };
+        Ok(self.hearing.insert(hearing))
+    }
+
+    /// What the stream does next; nothing where none is open.
+    pub(crate) async fn step(&mut self) -> Step {
+        match &mut self.hearing {
+            Some(hearing) => hearing.step().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Closes the stream, and keeps the slot for the next one.
+    pub(crate) async fn close(&mut self) {
+        if let Some(hearing) = self.hearing.take() {
+            hearing.close().await;
+        }
+    }
+
+    /// Closes the stream and gives the slot back.
+    pub(crate) async fn release(&mut self) {
+        self.close().await;
+        self.permit = None;
+    }
+
+    /// Goes to another recogniser, where a slot is taken with the next audio.
+    pub(crate) async fn move_to(&mut self, ear: Arc<Ear>) {
+        if !Arc::ptr_eq(&self.ear, &ear) {
+            self.release().await;
+            self.ear = ear;
+        }
+    }
+}
