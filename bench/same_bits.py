@@ -2,8 +2,8 @@
 
     bench/same_bits.py OLD/voce NEW/voce [--clips FOLDER] [--quick]
 
-Speaks with every small Pocket TTS model of the tests and with the built-in voice, at one and two threads, in turn and in lock step, and
-compares samples as f32. Hears with every small FastConformer model and with the built-in recogniser, in chunks and by beams, and
+Speaks with every small Pocket TTS model of the tests and with the voice in `models/`, at one and two threads, in turn and in lock step, and
+compares samples as f32. Hears with every small FastConformer model and with the recogniser in `models/`, in chunks and by beams, and
 compares tokens, words, times and scores. Exits with 1 at the first difference, after naming all of them.
 """
 
@@ -50,8 +50,8 @@ def timeless(value):
 def said(binary, model, precision, isa, threads, lockstep, home):
     arguments = ["say", "--precision", precision, "--threads", threads, "--lockstep", lockstep, "--seed", 7, "--temperature", 0.6,
                  "--max-tokens", 20, "--format", "f32", "-o", "-", TEXT]
-    if model != "nano":
-        arguments[1:1] = ["--model", FIXTURES / "pocket" / model, "--voice", "voice"]
+    nano = ["--model", ROOT / "models/nano-voice"]
+    arguments[1:1] = nano if model == "nano" else ["--model", FIXTURES / "pocket" / model, "--voice", "voice"]
     done = run(binary, arguments, isa, home)
     if done.returncode != 0:
         return f"exit {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"
@@ -60,8 +60,7 @@ def said(binary, model, precision, isa, threads, lockstep, home):
 
 def heard(binary, model, options, precision, isa, clip, home):
     arguments = ["hear", "--precision", precision, "--threads", 1, "--format", "json", *options, clip]
-    if model != "nano":
-        arguments[1:1] = ["--model", FIXTURES / "fastconformer" / model]
+    arguments[1:1] = ["--model", ROOT / "models/nano-ear" if model == "nano" else FIXTURES / "fastconformer" / model]
     done = run(binary, arguments, isa, home)
     if done.returncode != 0:
         return f"exit {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"

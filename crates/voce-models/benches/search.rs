@@ -14,7 +14,8 @@ use voce_models::transducer::{Decoder, RepeatGuard, Search, SearchOptions, Searc
 use voce_nn::weights::{RandomWeights, Tensor};
 use voce_nn::{Formats, Loader, Precision, WeightError, Weights};
 use voce_runtime::cuda::{Device, Tuning};
-use voce_runtime::{Buffer, Exec, MAX_CYCLE, Span};
+use voce_runtime::transducer::MAX_CYCLE;
+use voce_runtime::{Buffer, Exec, Span};
 
 const VOCAB: usize = 1024;
 const JOINT: usize = 640;

@@ -209,12 +209,10 @@ impl Decoder {
     /// State for `shape`.
     pub fn state(&self, shape: TransformerShape) -> DecoderState {
         let c = &self.config;
-        let mut attended = Buffer::new(shape.rows, c.heads * c.head_dim);
-        attended.keep_for_products(self.formats.backbone);
         DecoderState {
             cache: KvCache::new(self.cache_spec(shape)),
             qkv: Buffer::new(shape.rows, c.qkv()),
-            attended,
+            attended: Buffer::new(shape.rows, c.heads * c.head_dim),
             hidden: Buffer::new(shape.rows, 2 * c.ffn),
         }
     }
@@ -296,14 +294,16 @@ impl Decoder {
                 norms: norms.filter(|_| taken),
                 rope,
             };
-            exec.attention(attention, &mut state.attended);
-            let mut op = layer.out.op(&state.attended, rows);
+            let mut attended = layer.out.rows_in(&mut state.attended);
+            exec.attention(attention, &mut attended);
+            let mut op = layer.out.op(&attended, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
             let mut op = layer.gate_up.op(&*x, rows);
-            (op.norm, op.narrow, op.gated) = (rms(&layer.norm2), true, true);
-            exec.linear(&op, &mut state.hidden);
-            let mut op = layer.down.op(&state.hidden, rows);
+            op.norm = rms(&layer.norm2);
+            let mut hidden = layer.down.rows_in(&mut state.hidden).gated();
+            exec.linear(&op, &mut hidden);
+            let mut op = layer.down.op(&hidden, rows);
             (op.norm, op.gate) = (Norm::SwiGlu, Gate::Add);
             exec.linear(&op, x);
             if let Some(watch) = &mut watch {

@@ -1,6 +1,6 @@
 //! Linear layers and layer norm: weights with their parameters.
 
-use voce_runtime::{Buffer, Exec, Format, LinearOp, Matrix, Norm, RowNorm, Vector, View};
+use voce_runtime::{Buffer, Exec, Format, Input, LinearOp, Matrix, Norm, ProductRows, RowNorm, Vector};
 
 use crate::{Loader, WeightError};
 
@@ -58,8 +58,13 @@ impl Linear {
         self.bias.as_deref()
     }
 
+    /// The rows of a buffer that this layer alone reads, until they are dropped.
+    pub fn rows_in<'b>(&self, buffer: &'b mut Buffer) -> ProductRows<'b> {
+        buffer.for_products(self.w.format())
+    }
+
     /// An op over `rows` rows of `x`, to refine and run.
-    pub fn op<'a>(&'a self, x: impl Into<View<'a>>, rows: usize) -> LinearOp<'a> {
+    pub fn op<'a>(&'a self, x: impl Into<Input<'a>>, rows: usize) -> LinearOp<'a> {
         let mut op = LinearOp::new(x, rows, &self.w);
         op.bias = self.bias.as_ref();
         op

@@ -133,12 +133,10 @@ impl Transformer {
     pub fn state(&self, shape: TransformerShape) -> TransformerState {
         let c = &self.config;
         let qkv = c.attn_dim + 2 * self.head_dim() * c.kv_heads;
-        let mut attended = Buffer::new(shape.rows, c.attn_dim);
-        attended.keep_for_products(c.format);
         TransformerState {
             cache: KvCache::new(self.cache_spec(shape)),
             qkv: Buffer::new(shape.rows, qkv),
-            attended,
+            attended: Buffer::new(shape.rows, c.attn_dim),
             hidden: Buffer::new(shape.rows, c.feedforward),
         }
     }
@@ -181,14 +179,16 @@ impl Transformer {
                 norms: None,
                 rope: Some(&self.rope),
             };
-            exec.attention(attention, &mut state.attended);
-            let mut op = layer.out_proj.op(&state.attended, rows);
+            let mut attended = layer.out_proj.rows_in(&mut state.attended);
+            exec.attention(attention, &mut attended);
+            let mut op = layer.out_proj.op(&attended, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
             let mut op = layer.linear1.op(&*x, rows);
-            (op.norm, op.act, op.narrow) = (layer.norm2.norm(), Activation::GeluTanh, true);
-            exec.linear(&op, &mut state.hidden);
-            let mut op = layer.linear2.op(&state.hidden, rows);
+            (op.norm, op.act) = (layer.norm2.norm(), Activation::GeluTanh);
+            let mut hidden = layer.linear2.rows_in(&mut state.hidden);
+            exec.linear(&op, &mut hidden);
+            let mut op = layer.linear2.op(&hidden, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
             if let Some(watch) = &mut watch {

@@ -17,6 +17,7 @@ pub mod reference;
 pub mod simd;
 
 pub use error::RuntimeError;
+pub use exec::transducer;
 pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, NO_ROW, RowList};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
@@ -24,12 +25,11 @@ pub use exec::{
     RelativePositions, ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec,
     SubsampleState, UpsampleOp, Vector, View,
 };
-pub use exec::{BEAM_LANES, BeamHeld, BeamHyp, BeamNode, BeamRun, Beams, BeamsOp, MAX_WIDTH};
 pub use exec::{
     EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
     Sampling, Table, Tokens,
 };
-pub use exec::{GreedyOp, GreedyRun, GreedyRuns, MAX_AHEAD, MAX_CYCLE, Repeats};
+pub use exec::{Input, Output, ProductRows, Target};
 pub use exec::{MelFilters, MelOp, MelSpan, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};

@@ -188,8 +188,8 @@ fn relative_attention_that_is_kept_for_products_is_the_same() {
             let qkv = rng.buffer(total, 3 * 128);
             let span = ChunkSpan { slot: 1, rows: total, chunk, left: 14 };
             let want = h.run(exec, &qkv, &[span], &mut cache(&h, 80, KvFormat::Bf16));
-            let mut kept = Buffer::new(total, 128);
-            kept.keep_for_products(Format::Bf16);
+            let mut buffer = Buffer::new(total, 128);
+            let mut kept = buffer.for_products(Format::Bf16);
             let op = RelativeAttentionOp {
                 qkv: &qkv,
                 spans: &[span],

@@ -307,14 +307,25 @@ fn what_is_kept_for_products_is_scaled_by_whoever_reads_it() {
             let mut run = |narrow: bool| {
                 let (mut kept, mut out) = (Buffer::new(rows, hidden), Buffer::new(rows, k));
                 let mut op = LinearOp::new(&x, rows, &up);
-                op.narrow = narrow;
                 if !gated {
                     (op.bias, op.act) = (Some(&bias), Activation::Silu);
                 }
-                exec.linear(&op, &mut kept);
+                let w = if gated { &half } else { &down };
+                let held;
+                let mut op = if narrow {
+                    let mut rows_of = kept.for_products(Format::Fp8);
+                    if gated {
+                        rows_of = rows_of.gated();
+                    }
+                    exec.linear(&op, &mut rows_of);
+                    held = rows_of;
+                    LinearOp::new(&held, rows, w)
+                } else {
+                    exec.linear(&op, &mut kept);
+                    LinearOp::new(&kept, rows, w)
+                };
                 // Another product between the two has scales of its own.
                 exec.linear(&LinearOp::new(&x, rows, &other), &mut Buffer::new(rows, 48));
-                let mut op = LinearOp::new(&kept, rows, if gated { &half } else { &down });
                 if gated {
                     op.norm = Norm::SwiGlu;
                 }

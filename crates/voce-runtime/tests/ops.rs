@@ -43,12 +43,22 @@ fn what_is_kept_for_products_reaches_them() {
                 let run = |exec: &mut voce_runtime::Exec, narrow: bool| {
                     let (mut hidden, mut out) = (Buffer::new(rows, wide), Buffer::new(rows, k));
                     let mut op = LinearOp::new(&x, rows, &up);
-                    (op.narrow, op.gated) = (narrow, narrow && gated);
                     if !gated {
                         (op.bias, op.act) = (Some(&bias), Activation::Silu);
                     }
-                    exec.linear(&op, &mut hidden);
-                    let mut op = LinearOp::new(&hidden, rows, if gated { &half } else { &down });
+                    let kept;
+                    let mut op = if narrow {
+                        let mut rows_of = hidden.for_products(format);
+                        if gated {
+                            rows_of = rows_of.gated();
+                        }
+                        exec.linear(&op, &mut rows_of);
+                        kept = rows_of;
+                        LinearOp::new(&kept, rows, if gated { &half } else { &down })
+                    } else {
+                        exec.linear(&op, &mut hidden);
+                        LinearOp::new(&hidden, rows, if gated { &half } else { &down })
+                    };
                     if gated {
                         op.norm = Norm::SwiGlu;
                     }
@@ -116,7 +126,7 @@ fn linear_agrees_for_every_format_norm_and_store() {
                             op.gate = Gate::Gated(gate.view());
                         }
                         4 => (op.norm, op.gate) = (Norm::Rms { weight: &nw, eps: 1e-5 }, Gate::Add),
-                        6 => (op.x, op.norm) = (halves.view(), Norm::SwiGlu),
+                        6 => (op.x, op.norm) = (halves.view().into(), Norm::SwiGlu),
                         _ => (op.bias, op.act, op.gate) = (Some(&bias), Activation::Elu, Gate::Add),
                     }
                     exec.linear(&op, &mut out);

@@ -43,9 +43,10 @@ impl FeedForward {
     fn run(&self, exec: &mut Exec, rows: usize, x: &mut Buffer, wide: &mut Buffer) {
         wide.shape(rows, self.up.matrix().outputs());
         let mut op = self.up.op(&*x, rows);
-        (op.norm, op.act, op.narrow) = (self.norm.norm(), Activation::Silu, true);
-        exec.linear(&op, wide);
-        let mut op = self.down.op(&*wide, rows);
+        (op.norm, op.act) = (self.norm.norm(), Activation::Silu);
+        let mut hidden = self.down.rows_in(wide);
+        exec.linear(&op, &mut hidden);
+        let mut op = self.down.op(&hidden, rows);
         op.gate = Gate::Add;
         exec.linear(&op, x);
     }
@@ -137,7 +138,6 @@ impl Layer {
         op.norm = self.attention_norm.norm();
         exec.linear(&op, &mut s.wide);
         s.narrow.shape(rows, d);
-        s.narrow.keep_for_products(self.attention_out.matrix().format());
         let attention = RelativeAttentionOp {
             qkv: &s.wide,
             spans: input.chunks,
@@ -147,10 +147,12 @@ impl Layer {
             content_bias: &self.content_bias,
             position_bias: &self.position_bias,
         };
-        exec.relative_attention(attention, &mut s.narrow);
-        let mut op = self.attention_out.op(&s.narrow, rows);
+        let mut attended = self.attention_out.rows_in(&mut s.narrow);
+        exec.relative_attention(attention, &mut attended);
+        let mut op = self.attention_out.op(&attended, rows);
         op.gate = Gate::Add;
         exec.linear(&op, x);
+        drop(attended);
 
         s.wide.shape(rows, 2 * d);
         let mut op = self.conv_in.op(&*x, rows);
@@ -167,8 +169,9 @@ impl Layer {
             norm: self.inner_norm.as_ref().map(LayerNorm::row),
             act: Activation::Silu,
         };
-        exec.depthwise(&op, input.conv, &mut s.narrow);
-        let mut op = self.conv_out.op(&s.narrow, rows);
+        let mut convolved = self.conv_out.rows_in(&mut s.narrow);
+        exec.depthwise(&op, input.conv, &mut convolved);
+        let mut op = self.conv_out.op(&convolved, rows);
         op.gate = Gate::Add;
         exec.linear(&op, x);
 

@@ -143,9 +143,10 @@ impl FlowHead {
                     eps: 1e-6,
                     modulation: Some(Modulation { shift: part(3 * i), scale: part(3 * i + 1) }),
                 };
-                (op.act, op.narrow) = (Activation::Silu, true);
-                exec.linear(&op, &mut s.hidden);
-                let mut op = b.second.op(&s.hidden, rows);
+                op.act = Activation::Silu;
+                let mut hidden = b.second.rows_in(&mut s.hidden);
+                exec.linear(&op, &mut hidden);
+                let mut op = b.second.op(&hidden, rows);
                 op.gate = Gate::Gated(part(3 * i + 2));
                 exec.linear(&op, &mut s.x);
             }

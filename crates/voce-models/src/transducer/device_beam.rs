@@ -1,7 +1,8 @@
 //! MALSD whose decisions are a device's: look after look without the host, which is told what became of the beams after
 //! several of them. The rules are those of `malsd.rs` and `prune.rs`.
 
-use voce_runtime::{AddReluOp, BEAM_LANES, BeamHeld, BeamHyp, BeamRun, BeamsOp, Exec, MAX_WIDTH};
+use voce_runtime::transducer::{BEAM_LANES, BeamHeld, BeamHyp, BeamRun, BeamsOp, MAX_WIDTH};
+use voce_runtime::{AddReluOp, Exec};
 
 use super::beam::{BeamScratch, Run};
 use super::decoder::Transducer;

@@ -1,7 +1,8 @@
 //! Greedy search whose decisions are a device's: look after look without the host, which is told what several of them
 //! found. The labels are those of `greedy.rs`.
 
-use voce_runtime::{AddReluOp, Buffer, Exec, GreedyOp, GreedyRun, MAX_AHEAD};
+use voce_runtime::transducer::{GreedyOp, GreedyRun, MAX_AHEAD};
+use voce_runtime::{AddReluOp, Buffer, Exec};
 
 use super::Token;
 use super::decoder::Transducer;

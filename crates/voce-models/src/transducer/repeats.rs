@@ -1,6 +1,6 @@
 //! The guard against repetition as a device has it: for each cycle, how long the labels so far have gone round in it.
 
-use voce_runtime::{MAX_CYCLE, Repeats};
+use voce_runtime::transducer::{MAX_CYCLE, Repeats};
 
 use super::{SearchOptions, Token};
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use voce_runtime::{Beams, Buffer, Candidate, Choice, Confidence, Exec, GreedyRuns, Span};
+use voce_runtime::transducer::{Beams, GreedyRuns};
+use voce_runtime::{Buffer, Candidate, Choice, Confidence, Exec, Span};
 
 use super::bank::{Bank, Place, Rows};
 use super::beam::BeamScratch;

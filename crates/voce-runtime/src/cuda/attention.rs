@@ -1,43 +1,34 @@
 //! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
 
-use super::driver::{Address, KernelId, Shape};
-use super::linear::FEW_ROWS;
+use super::choice::{self, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, SHORT_PART, Singles, TILE_QUERIES};
+use super::driver::{Address, Shape};
+use super::program::KernelOf;
 use super::queue::Args;
-use super::{Cuda, Plain, program};
+use super::{Cuda, Plain};
 use crate::exec::{
-    AttentionOp, Buffer, HeadNorms, KvFormat, KvSpec, Pending, RelativeAttentionOp, Rope, RopeStyle, Span,
+    AttentionOp, Buffer, HeadNorms, KvFormat, KvSpec, Output, Pending, RelativeAttentionOp, Rope, RopeStyle,
+    Span,
 };
 use crate::matrix::Format;
 
-/// Queries of a tile's block, and of one for whole utterances.
-const TILE_QUERIES: usize = 16;
-const WHOLE_QUERIES: usize = 32;
-/// Dimensions of the heads that some kernels are made for.
-const USUAL_HEAD: usize = 128;
 /// Threads of a block of the kernel for single rows: where there are few rows, and where there are many.
 const FEW_THREADS: u32 = 256;
 const MANY_THREADS: u32 = 128;
 /// Threads of a tile's block.
 const TILE_THREADS: u32 = 256;
-/// Positions that a block of the kernel for single rows reads at once: where reading is split, and where it is not.
-const SHORT_PART: usize = 64;
+/// Positions that a block of the kernel for many single rows reads at once.
 const LONG_PART: usize = 256;
-/// Positions up to which a few rows alone have a block per key head that reads them all, and its warps.
-const ALONE: usize = 128;
+/// Warps of a block that reads a whole short ring.
 const ALONE_WARPS: usize = 16;
-/// Query heads of a key head up to which a single row goes to that kernel.
-const DECODE_QUERIES: usize = 4;
 /// Rows that are kept for products are a multiple of this long, so that those read them where they are.
 const KEPT: usize = 64;
-/// Blocks per multiprocessor from which reading is not split further.
-const BLOCKS: usize = 2;
 /// Shared memory that a tile's block should not exceed, so that two fit.
 const SHARED: usize = 112 << 10;
 
 /// Some rows of one slot: see `attention.cu`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Task {
+pub(super) struct Task {
     row: u32,
     rows: u32,
     slot: u32,
@@ -132,14 +123,13 @@ impl Cuda {
         group <= DECODE_QUERIES && spans.iter().all(|s| s.rows == 1)
     }
 
-    /// Whether so many rows of a result are kept as products take them; whoever reads it then knows by the mark.
-    pub(super) fn keeps_narrow(out: &mut Buffer, rows: usize) -> bool {
-        let narrow = matches!(out.products, Some(Format::Bf16 | Format::Fp8))
+    /// Whether a result of `rows` rows is kept as products take it, which is then noted.
+    pub(super) fn keeps_narrow(out: &mut Output<'_>, rows: usize) -> bool {
+        let narrow = (out.is_for(Format::Bf16) || out.is_for(Format::Fp8))
             && rows > FEW_ROWS
-            && out.cols().is_multiple_of(KEPT);
+            && out.buffer.cols().is_multiple_of(KEPT);
         if narrow {
-            *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) =
-                Some(Pending::Narrow { act: 0, bias: 0, scales: [0; 2] });
+            out.keep(Pending::Narrow { act: 0, bias: 0, scales: [0; 2] });
         }
         narrow
     }
@@ -150,16 +140,16 @@ impl Cuda {
         spec: &KvSpec,
         layer: usize,
         qkv: &Buffer,
-        out: &mut Buffer,
+        out: &mut Output<'_>,
         rows: usize,
     ) -> AttendArgs {
         AttendArgs {
             qkv: self.read(qkv),
-            out: self.write(out),
+            out: self.write(out.buffer),
             narrow: u32::from(Self::keeps_narrow(out, rows)),
             cache: (layer * spec.bytes() / spec.layers) as u64,
             qkv_stride: qkv.cols() as u32,
-            out_stride: out.cols() as u32,
+            out_stride: out.buffer.cols() as u32,
             kv_heads: spec.kv_heads as u32,
             dim: spec.head_dim as u32,
             width: spec.width() as u32,
@@ -169,10 +159,10 @@ impl Cuda {
         }
     }
 
-    pub(crate) fn attention(&mut self, op: AttentionOp<'_>, out: &mut Buffer) {
+    pub(crate) fn attention(&mut self, op: AttentionOp<'_>, mut out: Output<'_>) {
         let spec = *op.cache.spec();
         let rows = op.spans.iter().map(|s| s.rows).sum();
-        let mut args = self.attend_args(&spec, op.layer, op.qkv, out, rows);
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, &mut out, rows);
         args.cache += self.cache(op.cache);
         self.rope(op.rope, &mut args);
         if let Some(HeadNorms { query, key, eps }) = op.norms {
@@ -199,82 +189,74 @@ impl Cuda {
             row += span.rows;
         }
         let count = singles.len();
-        let blocks = count * spec.kv_heads;
-        let pair = group == 2 && spec.format != KvFormat::F32;
-        let queries = if group == 1 || pair { group } else { DECODE_QUERIES };
-        let few = blocks < BLOCKS * self.device().info().processors as usize;
-        let alone = match (spec.head_dim, group) {
-            (64, 1) => Some(program::DECODE_ALONE_64),
-            (128, 1) => Some(program::DECODE_ALONE_128),
-            (64, 2) => Some(program::DECODE_ALONE_PAIR_64),
-            (128, 2) => Some(program::DECODE_ALONE_PAIR_128),
-            _ => None,
+        let alone = Singles {
+            format: spec.format,
+            head_dim: spec.head_dim,
+            group,
+            blocks: count * spec.kv_heads,
+            longest,
+            processors: self.device().info().processors as usize,
         };
-        let alone = alone.filter(|_| few && spec.format == KvFormat::Bf16 && longest <= ALONE);
-        // As a power of two, so that few different launches come.
-        let splits = |seen: usize| seen.div_ceil(SHORT_PART).next_power_of_two();
-        let record = queries * (spec.width() + 2) * 4;
         if self.queue.rehearsal.is_some() && group <= DECODE_QUERIES {
             // Fewer rows than these, which see more, may be split where these are not.
-            let blocks = BLOCKS * self.device().info().processors as usize;
             let seen = op.window.unwrap_or(spec.capacity).min(spec.capacity);
-            self.queue.reserve(&mut self.scratch.partials, blocks * splits(seen) * record);
-            self.queue.reserve(&mut self.scratch.counters, blocks * 4);
-        }
-        if count > 0 && few && alone.is_none() {
-            let splits = splits(longest);
-            args.splits = splits as u32;
-            if splits > 1 {
-                args.partials = self.queue.reserve(&mut self.scratch.partials, blocks * splits * record);
-                args.counters = self.queue.reserve(&mut self.scratch.counters, blocks * 4);
-            }
+            let blocks = BLOCKS * alone.processors;
+            self.share_rings(&spec, alone.queries(), blocks, choice::splits(seen), &mut args);
         }
         singles.append(&mut tiles);
         args.tasks = self.queue.table(&singles);
-        if let Some(kernel) = alone.filter(|_| count > 0) {
-            let shared = (ALONE_WARPS * group * spec.head_dim * 4) as u32;
-            let shape = Shape { grid: [blocks as u32, 1, 1], block: 32 * ALONE_WARPS as u32, shared };
-            self.queue.launch(kernel, shape, &args);
-        } else if count > 0 {
-            let kernel = match (spec.format, queries, few) {
-                (KvFormat::F32, 1, false) => program::DECODE_F32,
-                (KvFormat::F32, _, false) => program::DECODE_GROUP_F32,
-                (KvFormat::Bf16, 1, false) => program::DECODE_BF16,
-                (KvFormat::Bf16, 2, false) => program::DECODE_PAIR_BF16,
-                (KvFormat::Bf16, _, false) => program::DECODE_GROUP_BF16,
-                (KvFormat::Fp8, 1, false) => program::DECODE_FP8,
-                (KvFormat::Fp8, 2, false) => program::DECODE_PAIR_FP8,
-                (KvFormat::Fp8, _, false) => program::DECODE_GROUP_FP8,
-                (KvFormat::Fp8, 1, true) => program::DECODE_FEW_FP8,
-                (KvFormat::Fp8, 2, true) => program::DECODE_FEW_PAIR_FP8,
-                (KvFormat::Fp8, _, true) => program::DECODE_FEW_GROUP_FP8,
-                (KvFormat::F32, 1, true) => program::DECODE_FEW_F32,
-                (KvFormat::F32, _, true) => program::DECODE_FEW_GROUP_F32,
-                (KvFormat::Bf16, 1, true) => program::DECODE_FEW_BF16,
-                (KvFormat::Bf16, 2, true) => program::DECODE_FEW_PAIR_BF16,
-                (KvFormat::Bf16, _, true) => program::DECODE_FEW_GROUP_BF16,
-            };
-            let own = 2 * spec.width() * spec.value_bytes();
-            let (block, part) = if few { (FEW_THREADS, SHORT_PART) } else { (MANY_THREADS, LONG_PART) };
-            let rows = 2 + block as usize / 32;
-            let shared = (queries * (rows * spec.width() + part) * 4 + own) as u32;
-            let shape = Shape { grid: [blocks as u32, args.splits.max(1), 1], block, shared };
-            self.queue.launch(kernel, shape, &args);
+        if count > 0 {
+            self.decode(&spec, &alone, &mut args);
         }
         args.tasks += (count * size_of::<Task>()) as u64;
         self.put_kv(&spec, &args, &singles[count..]);
-        let kernel = match spec.format {
-            KvFormat::F32 => program::TILE_F32,
-            KvFormat::Bf16 => program::TILE_BF16,
-            KvFormat::Fp8 => program::TILE_FP8,
-        };
-        self.tiles(&spec, &args, singles.len() - count, (kernel, TILE_QUERIES));
+        self.tiles(&spec, &args, singles.len() - count, choice::tile(spec.format));
     }
 
-    pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut Buffer) {
+    /// Memory for what the blocks that share a ring tell each other.
+    fn share_rings(
+        &mut self,
+        spec: &KvSpec,
+        queries: usize,
+        blocks: usize,
+        splits: usize,
+        args: &mut AttendArgs,
+    ) {
+        let record = queries * (spec.width() + 2) * 4;
+        args.partials = self.queue.reserve(&mut self.scratch.partials, blocks * splits * record);
+        args.counters = self.queue.reserve(&mut self.scratch.counters, blocks * 4);
+    }
+
+    /// Attention of rows that are alone in their slots.
+    fn decode(&mut self, spec: &KvSpec, rows: &Singles, args: &mut AttendArgs) {
+        let blocks = rows.blocks as u32;
+        (args.splits, args.partials, args.counters) = (0, 0, 0);
+        let (kernel, block, part) = match rows.decode() {
+            Decode::Alone(kernel) => {
+                let shared = (ALONE_WARPS * rows.group * spec.head_dim * 4) as u32;
+                let shape = Shape { grid: [blocks, 1, 1], block: 32 * ALONE_WARPS as u32, shared };
+                return self.queue.launch(kernel, shape, args);
+            }
+            Decode::Few { kernel, splits } => {
+                args.splits = splits as u32;
+                if splits > 1 {
+                    self.share_rings(spec, rows.queries(), rows.blocks, splits, args);
+                }
+                (kernel, FEW_THREADS, SHORT_PART)
+            }
+            Decode::Many(kernel) => (kernel, MANY_THREADS, LONG_PART),
+        };
+        let own = 2 * spec.width() * spec.value_bytes();
+        let held = 2 + block as usize / 32;
+        let shared = (rows.queries() * (held * spec.width() + part) * 4 + own) as u32;
+        let shape = Shape { grid: [blocks, args.splits.max(1), 1], block, shared };
+        self.queue.launch(kernel, shape, args);
+    }
+
+    pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, mut out: Output<'_>) {
         let spec = *op.cache.spec();
         let rows = op.spans.iter().map(|s| s.rows).sum();
-        let mut args = self.attend_args(&spec, op.layer, op.qkv, out, rows);
+        let mut args = self.attend_args(&spec, op.layer, op.qkv, &mut out, rows);
         args.cache += self.cache(op.cache);
         args.heads = spec.kv_heads as u32;
         (args.content, args.position) = (self.constant(op.content_bias), self.constant(op.position_bias));
@@ -290,16 +272,8 @@ impl Cuda {
                 matrix.at()
             })
             .collect();
-        // A matter of the model and not of the batch.
-        let usual = spec.head_dim == USUAL_HEAD && op.qkv.cols().is_multiple_of(4);
         let whole = op.spans.iter().all(|s| s.chunk == usize::MAX);
-        let (kernel, queries) = match spec.format {
-            KvFormat::F32 => (program::TILE_F32, TILE_QUERIES),
-            KvFormat::Bf16 if usual && whole => (program::TILE_WHOLE_BF16, WHOLE_QUERIES),
-            KvFormat::Bf16 if usual => (program::TILE_CHUNK_BF16, TILE_QUERIES),
-            KvFormat::Bf16 => (program::TILE_BF16, TILE_QUERIES),
-            KvFormat::Fp8 => (program::TILE_FP8, TILE_QUERIES),
-        };
+        let (kernel, queries) = choice::relative_tile(spec.format, spec.head_dim, op.qkv.cols(), whole);
         let mut tasks = Vec::new();
         let mut row = 0;
         for span in op.spans {
@@ -329,14 +303,9 @@ impl Cuda {
 
     /// Keys and values of tiles' rows to their rings.
     fn put_kv(&mut self, spec: &KvSpec, args: &AttendArgs, tasks: &[Task]) {
-        let kernel = match spec.format {
-            KvFormat::F32 => program::PUT_KV_F32,
-            KvFormat::Bf16 => program::PUT_KV_BF16,
-            KvFormat::Fp8 => program::PUT_KV_FP8,
-        };
         let rows = tasks.iter().map(|t| t.rows).max().unwrap_or(0);
         let shape = Shape { grid: [tasks.len() as u32, rows, 1], block: 256, shared: 0 };
-        self.queue.launch(kernel, shape, args);
+        self.queue.launch(choice::put_kv(spec.format), shape, args);
     }
 
     fn tiles(
@@ -344,7 +313,7 @@ impl Cuda {
         spec: &KvSpec,
         args: &AttendArgs,
         tasks: usize,
-        (kernel, queries): (KernelId, usize),
+        (kernel, queries): (KernelOf<AttendArgs>, usize),
     ) {
         let farthest = (args.distances != 0).then_some(args.farthest as usize);
         let (keys, shared) = tile(spec, farthest, queries);

@@ -1,38 +1,34 @@
 //! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
 
+use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, LINE_TAPS};
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
 use super::queue::Args;
+use super::row::FewRows;
 use super::streams::StreamArgs;
 use super::{Cuda, program};
-use crate::exec::{Buffer, ConvOp, ConvState, DepthwiseOp, SubsampleOp, SubsampleState, UpsampleOp};
+use crate::exec::{Buffer, ConvOp, ConvState, DepthwiseOp, Output, SubsampleOp, SubsampleState, UpsampleOp};
 use crate::matrix::Format;
 use crate::simd::Activation;
 
-/// Outputs up to which rows are multiplied where they are instead of being gathered for a product.
-const THIN: usize = 4;
 /// Bytes of gathered rows per multiprocessor that a product takes at a time, so that the cache holds them all.
 const GATHERED: usize = 256 << 10;
 
-/// Rows of a tile of `conv_line` and taps it has room for: as in `conv.cu`.
+/// Rows of a tile of `conv_line`: as in `conv.cu`.
 const LINE_ROWS: u32 = 256;
-const LINE_TAPS: usize = 4;
-/// Rows that all spans are multiples of from which kernels take tiles of them.
-pub(super) const LEAST_UNIT: u32 = 16;
 
 /// The device's form of a convolution's shape.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct TapsArgs {
+pub(super) struct TapsArgs {
     taps: u32,
     stride: u32,
     dilation: u32,
     pad: u32,
 }
 
-/// Taps up to which a row's values are all asked for at once, and bins that a thread takes: as in `conv.cu`.
-const DEPTHWISE_TAPS: u32 = 9;
+/// Bins that a thread takes: as in `conv.cu`.
 const SUBSAMPLE_BINS: usize = 8;
 
 /// Arguments of `conv_operand` and `conv_operand8`.
@@ -151,12 +147,19 @@ impl Cuda {
         let stream = self.streams(op.x, op.spans, op.stride, op.pre, state);
         let [taps, stride, dilation] = [op.taps, op.stride, op.dilation].map(|v| v as u32);
         let shape = TapsArgs { taps, stride, dilation, pad: 0 };
-        if op.w.n <= THIN {
-            let line = op.w.n == 1
-                && op.stride == 1
-                && op.taps <= LINE_TAPS
-                && [16, 32, 64, 128].contains(&op.x.cols())
-                && stream.unit >= LEAST_UNIT;
+        let few = choice::few_rows(op.w.format, rows, k_stride, self.device().info().shared as usize);
+        let way = ConvShape {
+            format: op.w.format,
+            outputs: op.w.n,
+            channels: op.x.cols(),
+            taps: op.taps,
+            stride: op.stride,
+            unit: stream.unit as usize,
+            few: few.is_some(),
+        }
+        .way();
+        if let ConvWay::Line(kernel) | ConvWay::Thin(kernel) = way {
+            let line = matches!(way, ConvWay::Line(_));
             let tiles = stream.unit.div_ceil(LINE_ROWS);
             let row_blocks = if line { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
             let args = ThinConvArgs {
@@ -172,26 +175,18 @@ impl Cuda {
                 tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let (kernel, shared) = if line {
-                (program::CONV_LINE, (LINE_ROWS + stream.history) * LINE_TAPS as u32 * 4)
-            } else {
-                (program::CONV_THIN, 0)
-            };
+            let shared = if line { (LINE_ROWS + stream.history) * LINE_TAPS as u32 * 4 } else { 0 };
             let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
             return self.queue.launch(kernel, launch, &args);
         }
-        let few = self.is_few(op.w, rows);
-        let narrow = !few && op.w.format == Format::Bf16;
+        let ConvWay::Gathered { kernel, eights, narrow } = way else { unreachable!("done above") };
         let row_bytes = k_stride * if narrow { 2 } else { 4 };
         let cached = GATHERED * self.device().info().processors as usize;
         let chunk = (cached / row_bytes).clamp(1, rows);
-        let operand = self.queue.reserve(&mut self.scratch.operand, chunk * row_bytes);
-        let eights = narrow && op.x.cols().is_multiple_of(8);
-        let (kernel, lanes) = if eights {
-            (program::CONV_OPERAND8, lanes(op.x.cols() / 8))
-        } else {
-            (program::CONV_OPERAND, lanes(k_stride / 4))
-        };
+        // Fewer rows than these may be gathered in f32.
+        let bytes = (chunk * row_bytes).max(FEW_ROWS * k_stride * 4);
+        let operand = self.queue.reserve(&mut self.scratch.operand, bytes);
+        let lanes = lanes(if eights { op.x.cols() / 8 } else { k_stride / 4 });
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
             let row_blocks = row_blocks(count, lanes);
@@ -209,8 +204,9 @@ impl Cuda {
             let keep = if first == 0 { stream.keep_blocks() } else { 0 };
             let launch = Shape { grid: [row_blocks + keep, 1, 1], block: THREADS, shared: 0 };
             self.queue.launch(kernel, launch, &args);
-            if few {
-                self.few_rows(op.w, NormArgs::default(), operand, k_stride, count, store);
+            if let Some(kernel) = few {
+                let from = FewRows { x: operand, stride: k_stride, rows: count };
+                self.few_rows(kernel, op.w, NormArgs::default(), from, store);
             } else {
                 let rows = Rows { a: operand, stride: k_stride, scales: 0 };
                 self.product(op.w, rows, count, store, false);
@@ -251,15 +247,15 @@ impl Cuda {
         op: &DepthwiseOp<'_>,
         rows: usize,
         state: &mut ConvState,
-        out: &mut Buffer,
+        mut out: Output<'_>,
     ) {
         let norm = op.norm.map_or_else(NormArgs::default, |n| self.row_norm(&n));
-        let out_stride = out.cols() as u32;
-        let (kernel, bias, place) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
+        let out_stride = out.buffer.cols() as u32;
+        let (kernel, bias, place) =
+            (self.constant(op.kernel), self.optional(op.bias), self.write(out.buffer));
         let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
         let taps = (op.kernel.len() / op.x.cols()) as u32;
-        let fours = stream.width.is_multiple_of(4) && stream.width <= 4 * THREADS && taps <= DEPTHWISE_TAPS;
-        let fours = fours && out_stride.is_multiple_of(4);
+        let (chosen, fours) = choice::depthwise(stream.width as usize, taps as usize, out_stride as usize);
         let args = DepthwiseArgs {
             stream,
             norm,
@@ -270,12 +266,11 @@ impl Cuda {
             taps,
             act: activation(op.act),
             out_stride,
-            narrow: u32::from(fours && Self::keeps_narrow(out, rows)),
+            narrow: u32::from(fours && Self::keeps_narrow(&mut out, rows)),
             pad: 0,
         };
         let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        let kernel = if fours { program::DEPTHWISE4 } else { program::DEPTHWISE };
-        self.queue.launch(kernel, shape, &args);
+        self.queue.launch(chosen, shape, &args);
     }
 
     /// `made` time rows come out of it.
@@ -291,7 +286,7 @@ impl Cuda {
         let (kernel, bias, out) = (self.constant(op.kernel), self.optional(op.bias), self.write(out));
         let stream = self.time_streams(op, state);
         let (lanes, rows) = (lanes(channels.div_ceil(4)), made * spec.out_bins());
-        let fours = channels.is_multiple_of(4) && channels <= 4 * lanes as usize;
+        let (chosen, fours) = choice::subsample(channels, lanes as usize);
         let tiles = if fours { made * spec.out_bins().div_ceil(SUBSAMPLE_BINS) } else { rows };
         let row_blocks = row_blocks(tiles, lanes);
         let args = SubsampleArgs {
@@ -311,7 +306,6 @@ impl Cuda {
             pad: 0,
         };
         let shape = Shape { grid: [row_blocks + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
-        let kernel = if fours { program::SUBSAMPLE4 } else { program::SUBSAMPLE };
-        self.queue.launch(kernel, shape, &args);
+        self.queue.launch(chosen, shape, &args);
     }
 }

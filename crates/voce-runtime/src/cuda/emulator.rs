@@ -24,10 +24,14 @@ pub(crate) struct Emulator {
     /// Bytes that it has, and those in use.
     memory: Arc<AtomicU64>,
     used: AtomicU64,
-    /// The number of the next stream.
-    streams: AtomicU64,
+    /// The number of the next stream or graph.
+    numbers: AtomicU64,
     late: Mutex<Late>,
+    graphs: Mutex<HashMap<u64, Arc<Captured>>>,
 }
+
+/// Commands and their arguments.
+type Captured = (Vec<Command>, Vec<u8>);
 
 /// What a device may do later than it is asked to, and this one does as late as it may.
 #[derive(Default)]
@@ -45,6 +49,9 @@ struct LateCopy {
     bytes: usize,
 }
 
+/// How the kernels are compiled.
+const FLAGS: [&str; 6] = ["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-ffp-contract=off"];
+
 fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
     CudaError::Failed { call, message: message.to_string() }
 }
@@ -54,20 +61,11 @@ fn entries() -> String {
     let mut text = String::from(
         "extern \"C\" int voce_emulate(const char* name, const unsigned* grid, unsigned block, unsigned shared, const void* args) {\n  dim3 g{grid[0], grid[1], grid[2]}, b{block, 1, 1};\n",
     );
-    for (_, source) in program::SOURCES {
-        for line in source
-            .lines()
-            .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
-            .filter_map(|(how, l)| ["", "_AHEAD", "_DENSE"].contains(&how).then_some(l))
-        {
-            let mut parts = line.split(',').map(str::trim);
-            if let (Some(name), Some(args)) = (parts.next(), parts.next()) {
-                let _ = writeln!(
-                    text,
-                    "  if (!strcmp(name, \"{name}\")) {{ emulator::run([](const void* a) {{ {name}(*static_cast<const {args}*>(a)); }}, args, g, b, shared); return 0; }}"
-                );
-            }
-        }
+    for (name, args) in program::declared() {
+        let _ = writeln!(
+            text,
+            "  if (!strcmp(name, \"{name}\")) {{ emulator::run([](const void* a) {{ {name}(*static_cast<const {args}*>(a)); }}, args, g, b, shared); return 0; }}"
+        );
     }
     text.push_str("  return 1;\n}\n");
     text
@@ -78,10 +76,12 @@ fn build() -> Result<PathBuf, CudaError> {
     let header = include_str!("emulator/device.h");
     let scheduler = include_str!("emulator/scheduler.cpp");
     let unit = format!("{header}\n{}\n{}", program::source(), entries());
+    // The fibres of machines that have none by hand can be tried on those that have.
+    let portable = std::env::var_os("VOCE_PORTABLE_FIBRES").is_some();
     let hash = {
         use std::hash::{Hash, Hasher};
         let mut h = std::hash::DefaultHasher::new();
-        (&unit, scheduler).hash(&mut h);
+        (&unit, scheduler, FLAGS, portable).hash(&mut h);
         h.finish()
     };
     let folder = std::env::temp_dir().join(format!("voce-emulator-{hash:016x}"));
@@ -98,7 +98,9 @@ fn build() -> Result<PathBuf, CudaError> {
     write("kernels.cpp", &unit)?;
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let output = Process::new(&compiler)
-        .args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-o"])
+        .args(FLAGS)
+        .args(portable.then_some("-DVOCE_PORTABLE_FIBRES"))
+        .arg("-o")
         .arg(&part)
         .args([folder.join("scheduler.cpp"), folder.join("kernels.cpp")])
         .output()
@@ -134,8 +136,9 @@ impl Emulator {
             driver: 12_000,
         };
         let memory = Arc::new(AtomicU64::new(info.memory));
-        let (used, streams) = (AtomicU64::new(0), AtomicU64::new(1));
-        Ok(Self { info, launch, names, memory, used, streams, late: Mutex::default() })
+        let (used, numbers) = (AtomicU64::new(0), AtomicU64::new(1));
+        let (late, graphs) = (Mutex::default(), Mutex::default());
+        Ok(Self { info, launch, names, memory, used, numbers, late, graphs })
     }
 
     /// The same with this many bytes of memory, which may change.
@@ -258,7 +261,7 @@ impl Driver for Emulator {
     }
 
     fn stream(&self, _first: bool) -> Result<Stream, CudaError> {
-        Ok(Stream(self.streams.fetch_add(1, Ordering::Relaxed)))
+        Ok(Stream(self.numbers.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn close(&self, stream: Stream) {
@@ -352,17 +355,24 @@ impl Driver for Emulator {
     fn capture(
         &self,
         _stream: Stream,
-        _commands: &[Command],
-        _args: &[u8],
+        commands: &[Command],
+        args: &[u8],
     ) -> Result<Option<Graph>, CudaError> {
-        Ok(None)
+        let graph = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let captured = Arc::new((commands.to_vec(), args.to_vec()));
+        self.graphs.lock().unwrap_or_else(|e| e.into_inner()).insert(graph, captured);
+        Ok(Some(Graph(graph)))
     }
 
-    fn replay(&self, _stream: Stream, _graph: Graph) -> Result<(), CudaError> {
-        Err(failed("emulator", "no graphs"))
+    fn replay(&self, stream: Stream, graph: Graph) -> Result<(), CudaError> {
+        let captured = self.graphs.lock().unwrap_or_else(|e| e.into_inner()).get(&graph.0).cloned();
+        let captured = captured.ok_or_else(|| failed("emulator", "a graph that was dropped"))?;
+        self.enqueue(stream, &captured.0, &captured.1)
     }
 
-    fn drop_graph(&self, _graph: Graph) {}
+    fn drop_graph(&self, graph: Graph) {
+        self.graphs.lock().unwrap_or_else(|e| e.into_inner()).remove(&graph.0);
+    }
 
     fn between(&self, _stream: Stream, _from: usize, _to: usize) -> Option<f32> {
         None

@@ -3,7 +3,7 @@
 use super::driver::{Address, Product, ProductKind, Shape};
 use super::linear::{NormArgs, Rows, Source, StoreArgs};
 use super::queue::Args;
-use super::{Cuda, program};
+use super::{Cuda, choice, program};
 
 /// Values of a row that a thread holds, and threads of a block at most.
 const HELD: usize = 16;
@@ -131,8 +131,7 @@ impl Cuda {
             return;
         }
         let fours =
-            [store.out_stride as usize, store.gate_stride as usize, w.n].iter().all(|v| v.is_multiple_of(4))
-                && [store.out, store.gate].iter().all(|at| at.is_multiple_of(16));
+            choice::fours(&[store.out_stride, store.gate_stride, w.n as u32], &[store.out, store.gate]);
         let args = ScaledArgs {
             store,
             products: out,

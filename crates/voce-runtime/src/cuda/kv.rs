@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::{Cuda, CudaError, bytes, program};
+use super::{Cuda, CudaError, bytes, choice, program};
 use crate::exec::{KvCache, KvFormat};
 
 /// Blocks that share a ring when it is copied.
@@ -99,13 +99,8 @@ impl Cuda {
             count,
             out: u32::from(out),
         };
-        let kernel = match spec.format {
-            KvFormat::F32 => program::MOVE_KV_F32,
-            KvFormat::Bf16 => program::MOVE_KV_BF16,
-            KvFormat::Fp8 => program::MOVE_KV_FP8,
-        };
         let grid = [args.layers * args.kv_heads * count, 1, 1];
-        self.queue.launch(kernel, Shape { grid, block: 128, shared: 0 }, &args);
+        self.queue.launch(choice::move_kv(spec.format), Shape { grid, block: 128, shared: 0 }, &args);
     }
 
     pub(crate) fn read_cache(&mut self, cache: &KvCache, slot: usize, positions: Range<usize>) -> Vec<f32> {

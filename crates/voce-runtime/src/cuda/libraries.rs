@@ -36,6 +36,7 @@ pub(crate) fn preload(name: &str) {
     let folders = named.split(':').filter(|f| !f.is_empty()).chain([
         "/usr/local/cuda/lib64",
         "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
         "/opt/cuda/lib64",
     ]);
     for folder in folders {

@@ -1,18 +1,16 @@
 //! Products: few rows by one kernel with everything around them, many by the library between two kernels.
 
+use super::choice::{self, ProductShape, ProductWay};
 use super::driver::{Address, Product, ProductKind, Shape};
 use super::fp8::SIXTEEN;
+use super::program::KernelOf;
 use super::queue::Args;
 use super::row::FewRows;
 use super::{Cuda, program};
-use crate::exec::{Buffer, Gate, LinearOp, Norm, Pending};
+use crate::exec::{Gate, LinearOp, Norm, Output, Pending};
 use crate::matrix::Format;
 use crate::simd::Activation;
 
-/// Rows up to which a product is one kernel.
-pub(super) const FEW_ROWS: usize = 8;
-/// Rows up to which that kernel is the one that leaves most room for others.
-const ONE_ROWS: usize = 2;
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// Blocks of the one kernel per multiprocessor: as many as there are registers for.
@@ -174,11 +172,6 @@ pub(super) struct Source {
     pub col_scales: Address,
 }
 
-/// Four-value pieces that each lane of a warp has of a row it holds: as many as a kernel is made for.
-pub(super) fn row_pieces(k: usize) -> usize {
-    if k.is_multiple_of(4) { k.div_ceil(128).next_power_of_two().max(4) } else { usize::MAX }
-}
-
 /// Prepared rows of a product: where they are and, for int8 and fp8, their scales.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
@@ -207,20 +200,17 @@ impl Cuda {
         }
     }
 
-    pub(crate) fn linear(&mut self, op: &LinearOp<'_>, out: &mut Buffer) {
-        let (rows, w) = (op.rows, op.w);
+    pub(crate) fn linear(&mut self, op: &LinearOp<'_>, mut out: Output<'_>) {
+        let (rows, w, from) = (op.rows, op.w, &op.x.view);
         let device = self.weights(w);
-        let out_stride = out.cols() as u32;
-        let pending = *op.x.buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
+        let out_stride = out.buffer.cols() as u32;
+        let pending = op.x.pending();
         let (x, norm) = match pending {
-            None => (self.view(&op.x), self.norm(&op.norm)),
+            None => (self.view(from), self.norm(&op.norm)),
             // The gate was applied where its halves were made.
-            Some(Pending::Gated) => {
-                assert!(matches!(op.norm, Norm::SwiGlu), "what was gated is read as such");
-                (self.place(op.x.buffer) + 4 * op.x.cols.start as u64, NormArgs::default())
-            }
+            Some(Pending::Gated) => (self.place(from.buffer), NormArgs::default()),
             Some(Pending::Narrow { act, bias, .. }) => {
-                let x = self.place(op.x.buffer) + 2 * op.x.cols.start as u64;
+                let x = self.place(from.buffer);
                 let plain = act == 0 && bias == 0;
                 let norm = match op.norm {
                     Norm::None => NormArgs { kind: 1, act, bias, ..NormArgs::default() },
@@ -236,7 +226,7 @@ impl Cuda {
             Gate::Gated(v) => (self.view(v), v.stride() as u32, 2),
         };
         let mut store = StoreArgs {
-            out: self.write(out),
+            out: self.write(out.buffer),
             bias: self.optional(op.bias),
             gate,
             out_stride,
@@ -244,18 +234,35 @@ impl Cuda {
             act: activation(op.act),
             store: how,
         };
-        let x_stride = op.x.stride() as u32;
+        let x_stride = from.stride() as u32;
         let kept = matches!(pending, Some(Pending::Narrow { .. }));
-        let few = FewRows { x, stride: op.x.stride(), rows };
-        if !kept && self.takes_rows(w, &norm, &few) {
-            let gated = op.gated && how == 0 && op.act == Activation::None && op.bias.is_none();
-            if gated {
-                *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(Pending::Gated);
+        let shape = ProductShape {
+            format: w.format,
+            rows,
+            n: w.n,
+            k: w.k,
+            stride: device.stride,
+            x,
+            x_stride: from.stride(),
+            norm: norm.kind,
+            modulated: (norm.shift, norm.scale) != (0, 0),
+            processors: self.device().info().processors as usize,
+            shared: self.device().info().shared as usize,
+        };
+        match shape.way() {
+            _ if kept => {}
+            ProductWay::Rows => {
+                let gated = out.kept.as_ref().is_some_and(|k| k.gated);
+                let gated = gated && how == 0 && op.act == Activation::None && op.bias.is_none();
+                if gated {
+                    out.keep(Pending::Gated);
+                }
+                return self.rows(w, norm, FewRows { x, stride: from.stride(), rows }, store, gated);
             }
-            return self.rows(w, norm, few, store, gated);
-        }
-        if !kept && self.is_few(w, rows) {
-            return self.few_rows(w, norm, x, op.x.stride(), rows, store);
+            ProductWay::Few(kernel) => {
+                return self.few_rows(kernel, w, norm, FewRows { x, stride: from.stride(), rows }, store);
+            }
+            ProductWay::Library => {}
         }
         // Rows that are already as the product takes them.
         let ready = match pending {
@@ -264,7 +271,7 @@ impl Cuda {
         };
         let plain = (norm.kind == 0 || matches!(op.norm, Norm::None)) && ready;
         // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
-        let narrow = op.narrow && how == 0 && out_stride.is_multiple_of(16);
+        let narrow = out.is_for(w.format) && how == 0 && out_stride.is_multiple_of(16);
         let narrow = narrow
             && match w.format {
                 Format::Bf16 => true,
@@ -274,7 +281,7 @@ impl Cuda {
         // A result that stays bf16 leaves half of its place empty: its rows' scales wait there for whoever reads it.
         let kept_scales = if narrow { store.out + 2 * (rows as u64) * u64::from(out_stride) } else { 0 };
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
-            Rows { a: x, stride: op.x.stride(), scales: 0 }
+            Rows { a: x, stride: from.stride(), scales: 0 }
         } else {
             let [row_scales, col_scales] = match pending {
                 Some(Pending::Narrow { scales, .. }) => scales,
@@ -288,28 +295,22 @@ impl Cuda {
             if w.format == Format::Fp8 && !self.device().scales_products() {
                 scales = [prepared.scales, device.scales()];
             }
-            let left = Pending::Narrow { act: store.act, bias: store.bias, scales };
+            out.keep(Pending::Narrow { act: store.act, bias: store.bias, scales });
             (store.act, store.bias) = (0, 0);
-            *out.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = Some(left);
         }
         self.product(w, prepared, rows, store, narrow);
-    }
-
-    /// Whether a product of so many rows is one kernel: few of them, and they fit into shared memory.
-    pub(super) fn is_few(&self, w: &crate::Matrix, rows: usize) -> bool {
-        rows <= FEW_ROWS && rows.next_power_of_two() * w.kp * 4 <= self.device().info().shared as usize - 2048
     }
 
     /// A product of few rows by one kernel.
     pub(super) fn few_rows(
         &mut self,
+        kernel: KernelOf<LinearArgs>,
         w: &crate::Matrix,
         norm: NormArgs,
-        x: Address,
-        x_stride: usize,
-        rows: usize,
+        from: FewRows,
         store: StoreArgs,
     ) {
+        let FewRows { x, stride: x_stride, rows } = from;
         let device = self.weights(w);
         let args = LinearArgs {
             norm,
@@ -323,16 +324,6 @@ impl Cuda {
             n: w.n as u32,
             w_stride: device.stride as u32,
             pad: 0,
-        };
-        let kernel = match (w.format, rows <= ONE_ROWS) {
-            (Format::F32, true) => program::LINEAR_ONE_F32,
-            (Format::F32, false) => program::LINEAR_F32,
-            (Format::Bf16, true) => program::LINEAR_ONE_BF16,
-            (Format::Bf16, false) => program::LINEAR_BF16,
-            (Format::Int8 | Format::Int4, true) => program::LINEAR_ONE_INT8,
-            (Format::Int8 | Format::Int4, false) => program::LINEAR_INT8,
-            (Format::Fp8, true) => program::LINEAR_ONE_FP8,
-            (Format::Fp8, false) => program::LINEAR_FP8,
         };
         // A launch has rows of one power of two: the kernel rounds up.
         let shared = (rows.next_power_of_two() * device.stride * 4) as u32;
@@ -370,15 +361,7 @@ impl Cuda {
         let whole = k == stride && x_stride.is_multiple_of(8) && x.is_multiple_of(16);
         if format == Format::Bf16 && whole {
             let sums = matches!(norm.kind, NORM_LAYER | NORM_RMS);
-            let pieces = row_pieces(k);
-            let kernel = match pieces {
-                _ if !sums => Some(program::NARROW_ROWS),
-                4 => Some(program::NORM_NARROW_4),
-                8 => Some(program::NORM_NARROW_8),
-                16 => Some(program::NORM_NARROW_16),
-                _ => None,
-            };
-            if let Some(kernel) = kernel {
+            if let Some(kernel) = choice::narrow(k, sums) {
                 let args = NarrowArgs {
                     norm,
                     x,
@@ -479,12 +462,12 @@ impl Cuda {
             rows: count as u32,
             integer: u32::from(kind == ProductKind::Int8),
         };
-        let fours = [store.out_stride, store.gate_stride, n].iter().all(|v| v.is_multiple_of(4))
-            && [store.out, store.gate].iter().all(|at| at.is_multiple_of(16));
-        let (kernel, grid) = if fours {
-            (program::EPILOGUE4, [(count as u32 * (n / 4)).div_ceil(THREADS), 1, 1])
+        let (kernel, fours) =
+            choice::epilogue(&[store.out_stride, store.gate_stride, n], &[store.out, store.gate]);
+        let grid = if fours {
+            [(count as u32 * (n / 4)).div_ceil(THREADS), 1, 1]
         } else {
-            (program::EPILOGUE, [n.div_ceil(THREADS), count.min(MAX_ROW_BLOCKS) as u32, 1])
+            [n.div_ceil(THREADS), count.min(MAX_ROW_BLOCKS) as u32, 1]
         };
         self.queue.launch(kernel, Shape { grid, block: THREADS, shared: 0 }, &args);
     }

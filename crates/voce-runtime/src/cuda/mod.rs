@@ -5,7 +5,7 @@
 //! `driver.rs` is all that is asked of a device: `nvidia.rs` answers by the driver, `emulator.rs` on the CPU, for tests.
 
 mod attention;
-mod beams;
+mod choice;
 mod conv;
 mod driver;
 #[cfg(feature = "cuda-emulator")]
@@ -13,6 +13,7 @@ mod emulator;
 mod error;
 mod fingerprint;
 mod fp8;
+mod graphs;
 mod kv;
 mod libraries;
 mod linear;
@@ -30,10 +31,10 @@ mod room;
 mod row;
 mod rows;
 mod sampling;
-mod search;
 mod select;
 mod streams;
 mod tokens;
+mod transducer;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,8 +150,7 @@ impl Cuda {
 
     /// Where a buffer is on the device, with what the host has written.
     fn read(&mut self, buffer: &Buffer) -> Address {
-        let pending = *buffer.twin.pending.lock().unwrap_or_else(|e| e.into_inner());
-        assert!(pending.is_none(), "products alone read what was kept for them");
+        assert!(!buffer.void, "products alone read what was kept for them");
         self.place(buffer)
     }
 
@@ -183,7 +183,7 @@ impl Cuda {
 
     /// Where a buffer is on the device, for an op that writes it: the host's copy is old from now on.
     fn write(&mut self, buffer: &mut Buffer) -> Address {
-        *buffer.twin.pending.get_mut().unwrap_or_else(|e| e.into_inner()) = None;
+        buffer.void = false;
         let at = self.place(buffer);
         buffer.twin.host_stale.store(true, Ordering::Relaxed);
         at

@@ -1,9 +1,9 @@
 //! Ops on the device that take each row by itself.
 
 use super::driver::{Address, Shape};
-use super::linear::{NormArgs, row_pieces};
+use super::linear::NormArgs;
 use super::queue::Args;
-use super::{Cuda, program};
+use super::{Cuda, choice, program};
 use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowList, RowNorm};
 
 /// Threads of a block.
@@ -90,11 +90,10 @@ impl Cuda {
         let (shape, lanes) = tiles(rows, n);
         let (x, out) = (self.read(x), self.write(out));
         let args = GluArgs { x, out, rows: rows as u32, n: n as u32, out_stride, lanes };
-        if n.is_multiple_of(4) && out_stride.is_multiple_of(4) {
-            let grid = [(rows * n / 4).div_ceil(THREADS as usize) as u32, 1, 1];
-            return self.queue.launch(program::GLU4, Shape { grid, ..shape }, &args);
-        }
-        self.queue.launch(program::GLU, shape, &args);
+        let (kernel, fours) = choice::glu(n, out_stride as usize);
+        let by_fours = [(rows * n / 4).div_ceil(THREADS as usize) as u32, 1, 1];
+        let grid = if fours { by_fours } else { shape.grid };
+        self.queue.launch(kernel, Shape { grid, ..shape }, &args);
     }
 
     /// The device's form of a layer norm of rows.
@@ -106,12 +105,8 @@ impl Cuda {
         let n = x.cols() as u32;
         let norm = self.row_norm(norm);
         let args = NormalizeArgs { norm, x: self.write(x), n, rows: rows as u32 };
-        let (kernel, blocks) = match row_pieces(n as usize) {
-            4 => (program::NORMALIZE_4, rows.div_ceil(8)),
-            8 => (program::NORMALIZE_8, rows.div_ceil(8)),
-            16 => (program::NORMALIZE_16, rows.div_ceil(8)),
-            _ => (program::NORMALIZE, rows),
-        };
+        let (kernel, each) = choice::normalize(n as usize);
+        let blocks = rows.div_ceil(each);
         self.queue.launch(kernel, Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 

@@ -2,11 +2,14 @@
 
 use std::ffi::CString;
 use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::sys as rtc;
 
+use super::driver::KernelId;
 use super::{CudaError, libraries};
+use crate::exec::transducer;
 
 /// The sources, in the order they are compiled as one.
 pub(crate) const SOURCES: &[(&str, &str)] = &[
@@ -24,8 +27,8 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("residual.cu", include_str!("kernels/residual.cu")),
     ("pointwise.cu", include_str!("kernels/pointwise.cu")),
     ("select.cu", include_str!("kernels/select.cu")),
-    ("search.cu", include_str!("kernels/search.cu")),
-    ("beams.cu", include_str!("kernels/beams.cu")),
+    ("greedy.cu", include_str!("kernels/transducer/greedy.cu")),
+    ("beams.cu", include_str!("kernels/transducer/beams.cu")),
     ("sampling.cu", include_str!("kernels/sampling.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("head_norm.cu", include_str!("kernels/head_norm.cu")),
@@ -38,13 +41,51 @@ pub(crate) struct Kernel {
     pub args: usize,
 }
 
+/// A kernel that takes arguments of one type.
+pub(crate) struct KernelOf<A> {
+    id: KernelId,
+    args: PhantomData<fn(A)>,
+}
+
+impl<A> KernelOf<A> {
+    /// Its place in [`KERNELS`].
+    pub(crate) fn id(self) -> KernelId {
+        self.id
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        KERNELS[self.id as usize].name
+    }
+}
+
+impl<A> Clone for KernelOf<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for KernelOf<A> {}
+
+impl<A> PartialEq for KernelOf<A> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl<A> std::fmt::Debug for KernelOf<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Writes the table of kernels and a constant per kernel with its place in it.
 macro_rules! kernels {
     ($($id:ident = $name:literal ($args:ty)),+ $(,)?) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         #[repr(u16)]
         enum Index { $($id),+ }
-        $(pub(crate) const $id: super::driver::KernelId = Index::$id as u16;)+
+        $(pub(crate) const $id: KernelOf<$args> = KernelOf { id: Index::$id as u16, args: PhantomData };)+
         /// Every kernel.
         pub(crate) const KERNELS: &[Kernel] = &[$(Kernel { name: $name, args: size_of::<$args>() }),+];
     };
@@ -132,10 +173,10 @@ kernels! {
     ARGMAX = "argmax" (super::select::SelectArgs),
     CHOOSE = "choose" (super::select::SelectArgs),
     TOP_K = "top_k" (super::select::SelectArgs),
-    GREEDY_BEGIN = "greedy_begin" (super::search::GreedyArgs),
-    GREEDY_DECIDE = "greedy_decide" (super::search::GreedyArgs),
-    BEAM_BEGIN = "beam_begin" (super::beams::BeamArgs),
-    BEAM_DECIDE = "beam_decide" (super::beams::BeamArgs),
+    GREEDY_BEGIN = "greedy_begin" (super::transducer::GreedyArgs),
+    GREEDY_DECIDE = "greedy_decide" (super::transducer::GreedyArgs),
+    BEAM_BEGIN = "beam_begin" (super::transducer::BeamArgs),
+    BEAM_DECIDE = "beam_decide" (super::transducer::BeamArgs),
     SAMPLE = "sample" (super::sampling::SampleArgs),
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
     EMBED = "embed" (super::tokens::EmbedArgs),
@@ -150,9 +191,56 @@ pub(crate) fn of_few_rows(name: &str) -> bool {
         || name == "sample"
 }
 
-/// The sources as one text.
+/// The kernels that the sources declare: name and type of arguments of each.
+pub(crate) fn declared() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = SOURCES.iter().flat_map(|(_, text)| text.lines());
+    lines
+        .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
+        .filter(|(how, _)| ["", "_AHEAD", "_DENSE"].contains(how))
+        .filter_map(|(_, l)| {
+            let mut parts = l.split(',').map(str::trim);
+            Some((parts.next()?, parts.next()?))
+        })
+}
+
+/// Structs that kernels and Rust both know beside arguments, by their names in the kernels.
+const SHARED_STRUCTS: &[(&str, usize)] = &[
+    ("Norm", size_of::<super::linear::NormArgs>()),
+    ("Store", size_of::<super::linear::StoreArgs>()),
+    ("Stream", size_of::<super::streams::StreamArgs>()),
+    ("StreamSpan", size_of::<super::streams::SpanWords>()),
+    ("Taps", size_of::<super::conv::TapsArgs>()),
+    ("AttendTask", size_of::<super::attention::Task>()),
+    ("EmbedPart", size_of::<super::tokens::Part>()),
+    ("SampleRow", size_of::<super::sampling::RowSettings>()),
+    ("RowStats", 4 * super::select::STATS),
+    ("Repeats", size_of::<transducer::Repeats>()),
+    ("GreedyStream", size_of::<transducer::GreedyRun>()),
+    ("GreedyLabel", 4 * transducer::FOUND_WORDS),
+    ("BeamRun", 4 * transducer::BEAM_RUN_WORDS),
+    ("BeamHyp", 4 * transducer::HYP_WORDS),
+    ("BeamHeld", 4 * transducer::HELD_WORDS),
+    ("BeamNode", 4 * transducer::NODE_WORDS),
+];
+
+/// Lines that do not compile where a struct of the kernels has another size than its twin in Rust.
+fn size_checks() -> String {
+    let of_kernel = |name: &str| KERNELS.iter().find(|k| k.name == name).map(|k| k.args);
+    let args = declared().filter_map(|(name, args)| Some((args, of_kernel(name)?, name)));
+    let structs = SHARED_STRUCTS.iter().map(|&(name, size)| (name, size, "tables"));
+    args.chain(structs)
+        .map(|(cpp, size, whose)| {
+            format!(
+                "static_assert(sizeof({cpp}) == {size}, \"{cpp} of {whose} has {size} bytes in Rust\");\n"
+            )
+        })
+        .collect()
+}
+
+/// The sources as one text, with checks that they fit the Rust side.
 pub(crate) fn source() -> String {
-    SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
+    let sources = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n"));
+    sources.chain(["#line 1 \"sizes\"\n".to_owned(), size_checks()]).collect()
 }
 
 /// Compiles the kernels for a compute capability.
@@ -258,7 +346,25 @@ fn kept_at(base: &Path, (major, minor): (u32, u32)) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn the_sources_declare_the_kernels_of_the_table_and_each_is_checked() {
+        let declared: BTreeSet<_> = declared().map(|(name, _)| name).collect();
+        let table: BTreeSet<_> = KERNELS.iter().map(|k| k.name).collect();
+        assert_eq!(declared, table);
+        assert_eq!(table.len(), KERNELS.len(), "no name twice");
+        let checks = size_checks();
+        assert_eq!(checks.lines().count(), KERNELS.len() + SHARED_STRUCTS.len());
+        let line = format!(
+            "static_assert(sizeof(AddReluArgs) == {},",
+            size_of::<super::super::pointwise::AddReluArgs>()
+        );
+        assert!(checks.contains(&line), "{checks}");
+        assert!(source().ends_with(&checks));
+    }
 
     /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation; with
     /// `VOCE_NVRTC=90` for that one. With `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.

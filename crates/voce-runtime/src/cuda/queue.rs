@@ -6,37 +6,30 @@
 //! to fixed device addresses in one copy before the commands run.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::driver::{Address, Command, Graph, KernelId, Product, Shape, Stream};
+use super::CudaError;
+use super::driver::{Address, Command, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
+use super::graphs::{Graphs, Known};
 use super::memory::{Device, Memory};
+use super::program::KernelOf;
 use super::room::Rehearsal;
-use super::{CudaError, program};
 
 /// Bytes of an area of tables, unless a table is larger.
 const TABLES: usize = 1 << 20;
 /// Bytes from which host data go to the device by themselves and not among the tables.
 pub(super) const LARGE: usize = 256 << 10;
-/// Graphs that a queue keeps.
-const MAX_GRAPHS: usize = 256;
 /// Commands below which a graph is not worth keeping.
 const WORTH_CAPTURING: usize = 4;
 
 /// Arguments of a kernel: one value of fields without padding.
 ///
 /// # Safety
-/// The type has no padding and is what the kernel takes.
+/// The type has no padding; its fields are those that the kernels declare, whose size is checked where they are compiled.
 pub(crate) unsafe trait Args: Copy {}
-
-struct Kept {
-    /// Absent while it was seen once only.
-    graph: Option<Graph>,
-    used: u64,
-}
 
 /// Device memory for tables, and what is to be copied there.
 struct Area {
@@ -55,8 +48,7 @@ pub(crate) struct Queue {
     areas: Vec<Area>,
     /// Tables of this recording by their hash: area and offset.
     known: HashMap<(u64, u64), (usize, usize)>,
-    graphs: HashMap<(u64, u64), Kept>,
-    clock: u64,
+    graphs: Graphs,
     /// Lack of memory, after which nothing is enqueued.
     pub(super) failed: Option<CudaError>,
     /// While there is one nothing is enqueued.
@@ -79,8 +71,7 @@ impl Queue {
             args: Vec::new(),
             areas: Vec::new(),
             known: HashMap::new(),
-            graphs: HashMap::new(),
-            clock: 0,
+            graphs: Graphs::default(),
             failed: None,
             rehearsal: None,
             use_graphs: true,
@@ -96,18 +87,17 @@ impl Queue {
     }
 
     /// Records a launch.
-    pub(crate) fn launch<A: Args>(&mut self, kernel: KernelId, shape: Shape, args: &A) {
+    pub(crate) fn launch<A: Args>(&mut self, kernel: KernelOf<A>, shape: Shape, args: &A) {
         if shape.grid.contains(&0) {
             return;
         }
         // SAFETY: `Args` have no padding, so all of their bytes are initialised.
         let bytes =
             unsafe { std::slice::from_raw_parts(std::ptr::from_ref(args).cast::<u8>(), size_of::<A>()) };
-        debug_assert_eq!(program::KERNELS[kernel as usize].args, size_of::<A>(), "arguments of the kernel");
         let at = self.args.len().next_multiple_of(16);
         self.args.resize(at, 0);
         self.args.extend_from_slice(bytes);
-        self.push(Command::Launch { kernel, shape, args: at, len: bytes.len() });
+        self.push(Command::Launch { kernel: kernel.id(), shape, args: at, len: bytes.len() });
     }
 
     /// Records a product.
@@ -192,43 +182,24 @@ impl Queue {
         if !self.use_graphs || self.commands.len() < WORTH_CAPTURING {
             return driver.enqueue(self.stream, &self.commands, &self.args);
         }
-        self.clock += 1;
-        let mut key = Fingerprint::default();
-        (&self.commands, &self.args).hash(&mut key);
-        let key = key.wide();
-        match self.graphs.get_mut(&key) {
-            None => {
-                self.make_room();
-                self.graphs.insert(key, Kept { graph: None, used: self.clock });
-                self.device.driver.enqueue(self.stream, &self.commands, &self.args)
+        let graph = match self.graphs.find(&self.commands, &self.args) {
+            Known::As(graph) => Some(graph),
+            Known::Not(None) => None,
+            Known::Not(Some(old)) => {
+                driver.wait(self.stream)?;
+                driver.drop_graph(old);
+                None
             }
-            Some(kept) => {
-                kept.used = self.clock;
-                if kept.graph.is_none() {
-                    kept.graph = match driver.capture(self.stream, &self.commands, &self.args) {
-                        // A graph saves time alone: without memory for it the step runs all the same.
-                        Err(e) if e.is_out_of_memory() => None,
-                        captured => captured?,
-                    };
-                }
-                match kept.graph {
-                    Some(graph) => driver.replay(self.stream, graph),
-                    None => driver.enqueue(self.stream, &self.commands, &self.args),
-                }
-            }
-        }
-    }
-
-    /// Drops the graph that was not used for longest, when there are too many.
-    fn make_room(&mut self) {
-        if self.graphs.len() < MAX_GRAPHS {
-            return;
-        }
-        if let Some((&key, _)) = self.graphs.iter().min_by_key(|(_, k)| k.used)
-            && let Some(Kept { graph: Some(graph), .. }) = self.graphs.remove(&key)
-        {
-            self.check(self.device.driver.wait(self.stream));
-            self.device.driver.drop_graph(graph);
+            Known::Once(key) => match driver.capture(self.stream, &self.commands, &self.args) {
+                Ok(graph) => graph.inspect(|&graph| self.graphs.keep(key, graph)),
+                // A graph saves time alone: without memory for it the step runs all the same.
+                Err(e) if e.is_out_of_memory() => None,
+                Err(e) => return Err(e),
+            },
+        };
+        match graph {
+            Some(graph) => driver.replay(self.stream, graph),
+            None => driver.enqueue(self.stream, &self.commands, &self.args),
         }
     }
 
@@ -272,11 +243,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.wait();
-        for kept in self.graphs.values() {
-            if let Some(graph) = kept.graph {
-                self.device.driver.drop_graph(graph);
-            }
-        }
+        self.graphs.all().for_each(|graph| self.device.driver.drop_graph(graph));
         self.device.driver.close(self.stream);
     }
 }

@@ -1,13 +1,11 @@
 //! Residual blocks on the device: two convolutions and the sum in one kernel.
 
-use super::conv::LEAST_UNIT;
 use super::driver::{Address, Shape};
 use super::pointwise::THREADS;
 use super::queue::Args;
 use super::streams::StreamArgs;
-use super::{Cuda, program};
+use super::{Cuda, choice};
 use crate::exec::{Buffer, ConvState, ResidualOp};
-use crate::matrix::Format;
 
 /// Rows of a tile times values of a hidden row: as in `residual.cu`.
 const VALUES: usize = 8192;
@@ -37,19 +35,13 @@ impl Cuda {
     /// Runs a block in one kernel if there is one for it; nothing has happened if not.
     pub(crate) fn residual(&mut self, op: &ResidualOp<'_>, state: &mut ConvState, out: &mut Buffer) -> bool {
         let (width, history) = (op.x.cols(), state.spec.history);
-        let kernel = match width {
-            32 => program::RESIDUAL_32,
-            64 => program::RESIDUAL_64,
-            128 => program::RESIDUAL_128,
-            256 => program::RESIDUAL_256,
-            _ => return false,
+        let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
+        let Some(kernel) = choice::residual(formats, width, hidden, Self::unit(op.spans) as usize) else {
+            return false;
         };
-        let narrow = op.first.format == Format::Bf16 && op.second.format == Format::Bf16;
-        let hidden = width / 2;
         let tile = VALUES / hidden;
         let shared = 2 * ((tile + history) * (width + 8) + tile * (hidden + 8));
-        let fits = shared <= self.device().info().shared as usize;
-        if !narrow || op.first.n != hidden || !fits || Self::unit(op.spans) < LEAST_UNIT {
+        if shared > self.device().info().shared as usize {
             return false;
         }
         let [first, second] = [op.first, op.second].map(|w| self.weights(w));

@@ -1,17 +1,11 @@
 //! Products of one row and of up to four: see `kernels/row.cu`.
 
+use super::Cuda;
+use super::choice::{self, ROW_PIECE, ROW_WARPS};
 use super::driver::{Address, Shape};
-use super::linear::{NORM_LAYER, NORM_RMS, NormArgs, StoreArgs};
+use super::linear::{NormArgs, StoreArgs};
 use super::queue::Args;
-use super::{Cuda, program};
-use crate::matrix::{Format, Matrix};
-
-/// Warps of a block, between which the row is cut.
-const WARPS: usize = 16;
-/// Values that a warp takes at once.
-const PIECE: usize = 256;
-/// Outputs of a warp from which a block is alone on its multiprocessor, and has more of them under way.
-const MANY: usize = 12;
+use crate::matrix::Matrix;
 
 /// Arguments of `row_*`.
 #[derive(Clone, Copy)]
@@ -35,6 +29,7 @@ pub(crate) struct RowArgs {
 unsafe impl Args for RowArgs {}
 
 /// The rows of a product.
+#[derive(Clone, Copy)]
 pub(super) struct FewRows {
     pub x: Address,
     pub stride: usize,
@@ -42,48 +37,16 @@ pub(super) struct FewRows {
 }
 
 impl Cuda {
-    /// Whether a product goes to the kernels of this file: few rows, not too long, with a norm that they know.
-    pub(super) fn takes_rows(&self, w: &Matrix, norm: &NormArgs, from: &FewRows) -> bool {
-        let pieces = w.k.div_ceil(PIECE);
-        let most = match pieces.div_ceil(WARPS) {
-            1 => 4,
-            2 => 2,
-            _ => 0,
-        };
-        w.format == Format::Bf16
-            && w.k.is_multiple_of(8)
-            && from.rows <= most
-            && from.rows * self.share(w.n) <= 32 * WARPS
-            && from.x.is_multiple_of(16)
-            && (from.rows == 1 || from.stride.is_multiple_of(4))
-            && matches!(norm.kind, 0 | NORM_LAYER | NORM_RMS)
-            && norm.shift == 0
-            && norm.scale == 0
-    }
-
-    /// Outputs of a block: every multiprocessor has one.
-    fn share(&self, n: usize) -> usize {
-        n.div_ceil(self.device().info().processors as usize)
-    }
-
     /// Few rows by a matrix. `gated` halves of the outputs become one.
     pub(super) fn rows(&mut self, w: &Matrix, norm: NormArgs, from: FewRows, store: StoreArgs, gated: bool) {
         let device = self.weights(w);
         let n = if gated { w.n / 2 } else { w.n };
-        let share = self.share(n);
-        let pieces = w.k.div_ceil(PIECE);
-        let long = pieces.div_ceil(WARPS);
+        let share = choice::row_share(n, self.device().info().processors as usize);
+        let pieces = w.k.div_ceil(ROW_PIECE);
+        let long = pieces.div_ceil(ROW_WARPS);
         let slices = pieces.div_ceil(long);
         let outputs = if gated { 2 * share } else { share };
-        let many = outputs.div_ceil(WARPS / slices) > MANY;
-        let (kernel, rows) = match (from.rows, long) {
-            (1, 1) if many => (program::ROW_MANY_BF16, 1),
-            (1, 1) => (program::ROW_BF16, 1),
-            (1, _) => (program::ROW_LONG_BF16, 1),
-            (2, 1) => (program::ROW_TWO_BF16, 2),
-            (2, _) => (program::ROW_TWO_LONG_BF16, 2),
-            _ => (program::ROW_FOUR_BF16, 4),
-        };
+        let (kernel, rows) = choice::row(from.rows, long, outputs.div_ceil(ROW_WARPS / slices));
         let args = RowArgs {
             norm,
             store,
@@ -100,7 +63,7 @@ impl Cuda {
         };
         let shape = Shape {
             grid: [n.div_ceil(share) as u32, 1, 1],
-            block: 32 * WARPS as u32,
+            block: 32 * ROW_WARPS as u32,
             shared: (rows * outputs * slices * 4) as u32,
         };
         self.queue.launch(kernel, shape, &args);

@@ -11,7 +11,7 @@ const THREADS: u32 = 512;
 /// A row's settings: see `sampling.cu`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct RowSettings {
+pub(super) struct RowSettings {
     slot: u32,
     step: u32,
     seed: [u32; 2],

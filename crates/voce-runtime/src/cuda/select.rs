@@ -11,7 +11,7 @@ use crate::simd::select::RowStats;
 /// Threads of a block; a row has one.
 const THREADS: u32 = 256;
 /// Words that the kernels write about a row: see `row_stats` in `select.cu`.
-const STATS: usize = 5;
+pub(super) const STATS: usize = 5;
 
 /// Arguments of `argmax`, `choose` and `top_k`.
 #[derive(Clone, Copy)]

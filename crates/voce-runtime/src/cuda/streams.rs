@@ -54,7 +54,7 @@ impl PastRows {
 }
 
 /// A span as the kernels see it: `StreamSpan` of `conv.cu`.
-type SpanWords = [u32; 8];
+pub(super) type SpanWords = [u32; 8];
 
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }

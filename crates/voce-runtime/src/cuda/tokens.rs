@@ -25,7 +25,7 @@ pub(crate) struct PutTokensArgs {
 /// A table: see `tokens.cu`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Part {
+pub(super) struct Part {
     rows: Address,
     count: u32,
     stride: u32,

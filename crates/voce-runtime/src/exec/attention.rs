@@ -2,7 +2,7 @@
 
 use super::attend::{MAX_GROUP, QUERY_ROWS, Queries, Tile};
 use super::kv_cache::TILE;
-use super::{Buffer, Exec, HeadNorms, KvCache, KvFormat, Shared, Span, Vector};
+use super::{Buffer, Exec, HeadNorms, KvCache, KvFormat, Output, Shared, Span, Target, Vector};
 use crate::cuda::Cuda;
 use crate::pool::share;
 use crate::simd::lanes::LANES;
@@ -96,7 +96,12 @@ impl Exec {
     }
 
     /// Writes the rows' keys and values to the cache and the attention output to `out`.
-    pub fn attention(&mut self, op: AttentionOp<'_>, out: &mut Buffer) {
+    pub fn attention(&mut self, op: AttentionOp<'_>, out: &mut impl Target) {
+        self.attention_to(op, out.output());
+    }
+
+    fn attention_to(&mut self, op: AttentionOp<'_>, output: Output<'_>) {
+        let out = &*output.buffer;
         let spec = *op.cache.spec();
         let (dim, width, kv_heads) = (spec.head_dim, spec.width(), spec.kv_heads);
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
@@ -124,8 +129,9 @@ impl Exec {
             assert!(norms.query.len() == dim && norms.key.len() == dim, "norm parameters");
         }
         if let Some(cuda) = &mut self.cuda {
-            return cuda.attention(op, out);
+            return cuda.attention(op, output);
         }
+        let out = output.buffer;
         let group = op.heads / kv_heads;
         let block = QUERY_ROWS.min(op.spans.iter().map(|s| s.rows).max().unwrap_or(0)) * group;
         // Scores of a block of rows: the longest window, the block's own rows, and both ends' tiles. Queries

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::cuda::{Memory, Pinned};
-use crate::matrix::Format;
 use crate::memory::{AlignedVec, volume};
 
 /// Row-major f32 activations of fixed capacity.
@@ -19,8 +18,8 @@ pub struct Buffer {
     pub(super) data: AlignedVec<f32>,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// The format of the products that alone read it.
-    pub(crate) products: Option<Format>,
+    /// A device holds something else than rows: what [`super::ProductRows`] left there.
+    pub(crate) void: bool,
     /// Whether several executors read it.
     pub(crate) shared: bool,
 }
@@ -33,33 +32,14 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
-    /// The device holds something else than the rows: see `LinearOp::narrow`, `LinearOp::gated` and `Buffer::keep_for_products`.
-    pub(crate) pending: Mutex<Option<Pending>>,
     /// How often many values came back, and what makes that fast once it has become a habit.
     pub(crate) fetches: u32,
     pub(crate) pinned: Option<Pinned>,
 }
 
-/// What a device holds for the products that alone read it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Pending {
-    /// Rows in bf16; what else belongs to them is left to whoever reads them.
-    Narrow {
-        /// The kernels' number of the activation.
-        act: u32,
-        /// Where the bias is on the device; 0 for none.
-        bias: u64,
-        /// Where scales of the rows and of the columns are, which come first of all; 0 for none.
-        scales: [u64; 2],
-    },
-    /// Rows of which both halves of a gated unit have become the first.
-    Gated,
-}
-
 impl Clone for Buffer {
     fn clone(&self) -> Self {
-        let mut copy =
-            Self { products: self.products, shared: self.shared, ..Self::new(self.rows, self.cols) };
+        let mut copy = Self { shared: self.shared, ..Self::new(self.rows, self.cols) };
         let len = self.rows * self.cols;
         copy.head_mut(self.rows).copy_from_slice(&self.values()[..len]);
         copy
@@ -70,17 +50,12 @@ impl Buffer {
     /// Zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
         let data = AlignedVec::zeroed(volume([rows, cols]));
-        Self { data, rows, cols, products: None, shared: false, twin: Twin::default() }
+        Self { data, rows, cols, void: false, shared: false, twin: Twin::default() }
     }
 
     /// The same, for several executors of a device to read: it is there before any of them goes on, and no op may write it.
     pub fn shared(self) -> Self {
         Self { shared: true, ..self }
-    }
-
-    /// Says that only products by weights of one format read what ops write here: a device may keep it as those take it.
-    pub fn keep_for_products(&mut self, format: Format) {
-        self.products = Some(format);
     }
 
     /// Gives it another shape, growing only when there is no room; what it holds then means nothing.

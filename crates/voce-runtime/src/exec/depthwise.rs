@@ -1,7 +1,7 @@
 //! Depthwise convolution with its norm and activation.
 
 use super::conv::{ConvState, remember};
-use super::{Buffer, Exec, RowNorm, Shared, Span, Vector};
+use super::{Buffer, Exec, Output, RowNorm, Shared, Span, Target, Vector};
 use crate::pool::share;
 use crate::simd::{Activation, Taps};
 
@@ -28,7 +28,12 @@ pub struct DepthwiseOp<'a> {
 
 impl Exec {
     /// Depthwise convolution: each channel by itself, one output row per input row.
-    pub fn depthwise(&mut self, op: &DepthwiseOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+    pub fn depthwise(&mut self, op: &DepthwiseOp<'_>, state: &mut ConvState, out: &mut impl Target) {
+        self.depthwise_to(op, state, out.output());
+    }
+
+    fn depthwise_to(&mut self, op: &DepthwiseOp<'_>, state: &mut ConvState, output: Output<'_>) {
+        let out = &*output.buffer;
         let channels = op.x.cols;
         let taps = op.kernel.len() / channels;
         assert!(op.kernel.len() == taps * channels && taps <= MAX_TAPS, "kernel shape");
@@ -45,8 +50,9 @@ impl Exec {
             return;
         }
         if let Some(cuda) = &mut self.cuda {
-            return cuda.depthwise(op, rows, state, out);
+            return cuda.depthwise(op, rows, state, output);
         }
+        let out = output.buffer;
         let norm = norm.as_ref().map(|n| Shared(std::ptr::from_ref(n).cast_mut()));
         let (threads, kernels) = (self.pool.threads(), self.kernels);
         let (to, cols) = (Shared(out.data.as_mut_ptr()), out.cols);

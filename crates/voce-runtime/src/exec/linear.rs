@@ -1,6 +1,6 @@
 //! Norm, product and epilogue as one op.
 
-use super::{Buffer, Exec, Shared, Vector, View};
+use super::{Exec, Input, Output, Shared, Target, Vector, View};
 use crate::matrix::{Format, Matrix};
 use crate::pool::share;
 use crate::simd::gemm::Gemm;
@@ -69,7 +69,7 @@ pub enum Gate<'a> {
 /// `out <gate>= act(norm(x) W^T + bias)` over `rows` rows.
 pub struct LinearOp<'a> {
     /// Input rows.
-    pub x: View<'a>,
+    pub x: Input<'a>,
     /// How many.
     pub rows: usize,
     /// Applied to each input row.
@@ -82,27 +82,12 @@ pub struct LinearOp<'a> {
     pub act: Activation,
     /// How the result meets `out`.
     pub gate: Gate<'a>,
-    /// Products of the same format alone read the result: a device may round it to bf16 and leave bias and activation
-    /// to them.
-    pub narrow: bool,
-    /// A product after [`Norm::SwiGlu`] alone reads the result: a device may gate it here.
-    pub gated: bool,
 }
 
 impl<'a> LinearOp<'a> {
     /// A plain product.
-    pub fn new(x: impl Into<View<'a>>, rows: usize, w: &'a Matrix) -> Self {
-        Self {
-            x: x.into(),
-            rows,
-            norm: Norm::None,
-            w,
-            bias: None,
-            act: Activation::None,
-            gate: Gate::Set,
-            narrow: false,
-            gated: false,
-        }
+    pub fn new(x: impl Into<Input<'a>>, rows: usize, w: &'a Matrix) -> Self {
+        Self { x: x.into(), rows, norm: Norm::None, w, bias: None, act: Activation::None, gate: Gate::Set }
     }
 }
 
@@ -136,11 +121,20 @@ unsafe impl Send for Operand {}
 
 impl Exec {
     /// Runs a fused linear op into the first columns of `out`.
-    pub fn linear(&mut self, op: &LinearOp<'_>, out: &mut Buffer) {
-        let (rows, w) = (op.rows, op.w);
-        let halves = if matches!(op.norm, Norm::SwiGlu) { 2 } else { 1 };
-        assert_eq!(op.x.width(), halves * w.k, "input width");
-        assert!(rows <= op.x.rows() && rows <= out.rows, "rows fit");
+    pub fn linear(&mut self, op: &LinearOp<'_>, out: &mut impl Target) {
+        self.linear_to(op, out.output());
+    }
+
+    fn linear_to(&mut self, op: &LinearOp<'_>, output: Output<'_>) {
+        let (rows, w, x, out) = (op.rows, op.w, &op.x.view, &*output.buffer);
+        let gates = matches!(op.norm, Norm::SwiGlu);
+        assert_eq!(x.width(), if gates { 2 } else { 1 } * w.k, "input width");
+        assert!(
+            op.x.kept.is_none_or(|k| k.gated == gates),
+            "rows of gated units are read as such, and no others"
+        );
+        assert!(op.x.kept.is_none_or(|k| k.format == w.format), "rows for products of this format");
+        assert!(rows <= x.rows() && rows <= out.rows, "rows fit");
         assert!(w.n <= out.cols, "outputs fit");
         w.expect_place(self.cuda.is_some());
         if rows == 0 {
@@ -154,8 +148,9 @@ impl Exec {
         let kind = OperandKind::of(w.format, self.kernels);
         let prepare = Prepare::new(op, kind);
         if let Some(cuda) = &mut self.cuda {
-            return cuda.linear(op, out);
+            return cuda.linear(op, output);
         }
+        let out = output.buffer;
         let threads = self.pool.threads();
         let direct = kind == OperandKind::F32 && w.kp == w.k && matches!(op.norm, Norm::None);
         // Each worker prepares its own copy when that is cheaper than a meeting.
@@ -192,12 +187,12 @@ impl Exec {
             Gate::Gated(v) => (Store::AddGated, Some((Shared(v.ptr().cast_mut()), v.stride()))),
         };
         let (out, out_stride) = (Shared(out.data.as_mut_ptr()), out.cols);
-        let x = Shared(op.x.ptr().cast_mut());
+        let (x_stride, x) = (x.stride(), Shared(x.ptr().cast_mut()));
         let product = |place: &Place| {
             let operand = if direct {
                 Operand {
                     a: x.get().cast(),
-                    lda: op.x.stride() * 4,
+                    lda: x_stride * 4,
                     scales: std::ptr::null(),
                     sums: std::ptr::null(),
                 }
@@ -309,8 +304,8 @@ impl Prepare {
     fn new(op: &LinearOp<'_>, kind: OperandKind) -> Self {
         let null = std::ptr::null();
         let mut p = Prepare {
-            x: op.x.ptr(),
-            x_stride: op.x.stride(),
+            x: op.x.view.ptr(),
+            x_stride: op.x.view.stride(),
             k: op.w.k,
             kp: op.w.kp,
             kind,

@@ -3,7 +3,7 @@
 
 use super::attend::{QUERY_ROWS, Queries, Relative, Tile};
 use super::kv_cache::TILE;
-use super::{Buffer, Exec, KvCache, KvFormat, Shared, Vector};
+use super::{Buffer, Exec, KvCache, KvFormat, Output, Shared, Target, Vector};
 use crate::matrix::Matrix;
 use crate::pool::share;
 use crate::simd::lanes::LANES;
@@ -57,7 +57,12 @@ pub struct RelativeAttentionOp<'a> {
 
 impl Exec {
     /// Writes the rows' keys and values to the cache and the attention output to `out`.
-    pub fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut Buffer) {
+    pub fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, out: &mut impl Target) {
+        self.relative_attention_to(op, out.output());
+    }
+
+    fn relative_attention_to(&mut self, op: RelativeAttentionOp<'_>, output: Output<'_>) {
+        let out = &*output.buffer;
         let spec = *op.cache.spec();
         let (dim, width, heads) = (spec.head_dim, spec.width(), spec.kv_heads);
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
@@ -83,8 +88,9 @@ impl Exec {
             longest = longest.max((s.left.min(end) + chunk).min(end));
         }
         if let Some(cuda) = &mut self.cuda {
-            return cuda.relative_attention(op, out);
+            return cuda.relative_attention(op, output);
         }
+        let out = output.buffer;
         let keys = (longest + 2 * TILE).next_multiple_of(TILE);
         let block = QUERY_ROWS.min(rows);
         let relative_room = Relative::room(keys);

@@ -6,7 +6,10 @@
 #include <sys/mman.h>
 #include <vector>
 
-#if defined(__x86_64__)
+// A fibre is left by saving its registers on its own stack: on x86-64 by hand, elsewhere by the C library, which is slower
+// (VOCE_PORTABLE_FIBRES asks for that anywhere).
+#if defined(__x86_64__) && !defined(VOCE_PORTABLE_FIBRES)
+#define FIBRES_BY_HAND 1
 extern "C" void voce_switch(void** save, void* to);
 asm(R"(
 .text
@@ -31,7 +34,7 @@ voce_switch:
 .size voce_switch, .-voce_switch
 )");
 #else
-#error "the emulator's fibres are written for x86-64"
+#include <ucontext.h>
 #endif
 
 namespace emulator {
@@ -40,12 +43,18 @@ enum class State { Ready, AtBlock, AtWarp, Done };
 constexpr size_t STACK = 256 * 1024;
 constexpr unsigned MAX_THREADS = 1024;
 
-struct Fibre { Thread thread; void* stack; State state; };
+#ifdef FIBRES_BY_HAND
+using Place = void*;
+#else
+using Place = ucontext_t;
+#endif
+
+struct Fibre { Thread thread; Place place; State state; };
 
 struct Machine {
     Fibre fibres[MAX_THREADS];
     unsigned char* stacks = nullptr;
-    void* home = nullptr;
+    Place home{};
     std::vector<unsigned char> shared;
     alignas(16) unsigned char exchange[MAX_THREADS / 32][32][16];
     void (*kernel)(const void*) = nullptr;
@@ -55,16 +64,43 @@ struct Machine {
 
 thread_local Machine machine;
 
+void switch_to(Place& from, Place& to) {
+#ifdef FIBRES_BY_HAND
+    voce_switch(&from, to);
+#else
+    if (swapcontext(&from, &to) != 0) std::abort();
+#endif
+}
+
 void stop(State state) {
     Fibre* self = reinterpret_cast<Fibre*>(current);
     self->state = state;
-    voce_switch(&self->stack, machine.home);
+    switch_to(self->place, machine.home);
 }
 
 void begin() {
     machine.kernel(machine.args);
     stop(State::Done);
     std::abort();
+}
+
+// Lets a fibre begin on its stack.
+void prepare(Fibre& f, unsigned char* stack) {
+#ifdef FIBRES_BY_HAND
+    // A frame that voce_switch pops: six registers, then begin() as the return address. The stack is
+    // then where a call would leave it: 8 below a multiple of 16.
+    void** top = reinterpret_cast<void**>(stack + STACK - 72);
+    top[0] = nullptr;
+    top[-1] = reinterpret_cast<void*>(&begin);
+    for (int i = 2; i <= 7; i++) top[-i] = nullptr;
+    f.place = top - 7;
+#else
+    if (getcontext(&f.place) != 0) std::abort();
+    f.place.uc_stack.ss_sp = stack;
+    f.place.uc_stack.ss_size = STACK;
+    f.place.uc_link = nullptr;
+    makecontext(&f.place, begin, 0);
+#endif
 }
 
 void run_block() {
@@ -75,13 +111,7 @@ void run_block() {
         f.thread.lane = t % 32;
         f.thread.warp = t / 32;
         f.state = State::Ready;
-        // A frame that voce_switch pops: six registers, then begin() as the return address. The stack is
-        // then where a call would leave it: 8 below a multiple of 16.
-        void** top = reinterpret_cast<void**>(m.stacks + (t + 1) * STACK - 72);
-        top[0] = nullptr;
-        top[-1] = reinterpret_cast<void*>(&begin);
-        for (int i = 2; i <= 7; i++) top[-i] = nullptr;
-        f.stack = top - 7;
+        prepare(f, m.stacks + t * STACK);
     }
     for (;;) {
         bool ran = false, alive = false, all_at_block = true;
@@ -89,7 +119,7 @@ void run_block() {
             Fibre& f = m.fibres[t];
             if (f.state == State::Ready) {
                 current = &f.thread;
-                voce_switch(&m.home, f.stack);
+                switch_to(m.home, f.place);
                 ran = true;
             }
         }

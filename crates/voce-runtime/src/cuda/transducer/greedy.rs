@@ -1,9 +1,9 @@
-//! Greedy search on the device: see `search.cu`.
+//! Greedy search on the device: see `greedy.cu`.
 
-use super::driver::{Address, Shape};
-use super::queue::Args;
-use super::{Cuda, Plain, program};
-use crate::exec::{FOUND_WORDS, GreedyOp, GreedyRun, GreedyRuns, RUN_WORDS};
+use crate::cuda::driver::{Address, Shape};
+use crate::cuda::queue::Args;
+use crate::cuda::{Cuda, Plain, program};
+use crate::exec::transducer::{FOUND_WORDS, GreedyOp, GreedyRun, GreedyRuns, RUN_WORDS};
 
 /// Threads of a block that takes streams.
 const THREADS: u32 = 256;

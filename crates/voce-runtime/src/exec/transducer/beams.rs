@@ -1,9 +1,9 @@
 //! Beam search of transducers on a device: after a look of the joint the hypotheses of every stream go on where it was
 //! computed, so that several looks follow each other without the host.
 
-use super::search::{MAX_CYCLE, Repeats};
-use super::{Buffer, Exec, NO_ROW, RowList, Tokens};
+use super::greedy::{MAX_CYCLE, Repeats};
 use crate::cuda::Memory;
+use crate::exec::{Buffer, Exec, NO_ROW, RowList, Tokens};
 
 /// The widest beam that a device takes.
 pub const MAX_WIDTH: usize = 32;
@@ -11,10 +11,10 @@ pub const MAX_WIDTH: usize = 32;
 pub const BEAM_LANES: usize = 4;
 
 /// Words of a run, a hypothesis, a lane and a node: as in `beams.cu`.
-const RUN: usize = 14;
-const HYP: usize = 10;
-const PAST: usize = 2 * MAX_CYCLE;
-const HELD: usize = 4;
+pub(crate) const BEAM_RUN_WORDS: usize = 14;
+pub(crate) const HYP_WORDS: usize = 10;
+const PAST_WORDS: usize = 2 * MAX_CYCLE;
+pub(crate) const HELD_WORDS: usize = 4;
 pub(crate) const NODE_WORDS: usize = 5;
 
 /// A stream with a beam.
@@ -138,7 +138,7 @@ impl Beams {
         self.words.clear();
         self.words.resize(self.nodes_at(), 0);
         // A stream without hypotheses rests when it is the last of it.
-        self.words[..streams * RUN].chunks_exact_mut(RUN).for_each(|w| w[3] = 1);
+        self.words[..streams * BEAM_RUN_WORDS].chunks_exact_mut(BEAM_RUN_WORDS).for_each(|w| w[3] = 1);
     }
 
     /// Sets a stream's beam.
@@ -155,33 +155,35 @@ impl Beams {
         let count = hyps.len() as u32;
         let (last, gap) = (u32::from(last), gap.to_bits());
         let words = [row, lane, end, last, beam, max_symbols, count, 0, base, round, gap, cycle, repeats, 0];
-        self.words[stream * RUN..][..RUN].copy_from_slice(&words);
+        self.words[stream * BEAM_RUN_WORDS..][..BEAM_RUN_WORDS].copy_from_slice(&words);
         let (at, past) = (self.hyps_at(stream), self.past_at(stream));
         for (i, h) in hyps.enumerate() {
             let ([a, b], [c, d]) = (halves(h.score.to_bits()), halves(h.hash));
             let words = [a, b, c, d, h.node, h.len, h.time, h.symbols, h.lane, 0];
-            self.words[at + i * HYP..][..HYP].copy_from_slice(&words);
-            let to = &mut self.words[past + i * PAST..][..PAST];
+            self.words[at + i * HYP_WORDS..][..HYP_WORDS].copy_from_slice(&words);
+            let to = &mut self.words[past + i * PAST_WORDS..][..PAST_WORDS];
             to[..MAX_CYCLE].copy_from_slice(&h.past.labels);
             to[MAX_CYCLE..].copy_from_slice(&h.past.counts);
         }
         let at = self.held_at(stream);
-        for (to, h) in self.words[at..][..HELD * BEAM_LANES * self.width].chunks_exact_mut(HELD).zip(held) {
+        for (to, h) in
+            self.words[at..][..HELD_WORDS * BEAM_LANES * self.width].chunks_exact_mut(HELD_WORDS).zip(held)
+        {
             let [a, b] = halves(h.hash);
             to.copy_from_slice(&[a, b, h.len, h.used]);
         }
     }
 
     pub(crate) fn hyps_at(&self, stream: usize) -> usize {
-        self.streams * RUN + stream * self.width * HYP
+        self.streams * BEAM_RUN_WORDS + stream * self.width * HYP_WORDS
     }
 
     pub(crate) fn past_at(&self, stream: usize) -> usize {
-        self.hyps_at(self.streams) + stream * self.width * PAST
+        self.hyps_at(self.streams) + stream * self.width * PAST_WORDS
     }
 
     pub(crate) fn held_at(&self, stream: usize) -> usize {
-        self.past_at(self.streams) + stream * self.width * BEAM_LANES * HELD
+        self.past_at(self.streams) + stream * self.width * BEAM_LANES * HELD_WORDS
     }
 
     pub(crate) fn nodes_at(&self) -> usize {
@@ -190,8 +192,8 @@ impl Beams {
 
     /// A stream's hypotheses, once fetched.
     pub fn hyps(&self, stream: usize) -> impl ExactSizeIterator<Item = BeamHyp> {
-        let count = self.words[stream * RUN + 6] as usize;
-        self.words[self.hyps_at(stream)..][..count * HYP].chunks_exact(HYP).map(|w| BeamHyp {
+        let count = self.words[stream * BEAM_RUN_WORDS + 6] as usize;
+        self.words[self.hyps_at(stream)..][..count * HYP_WORDS].chunks_exact(HYP_WORDS).map(|w| BeamHyp {
             score: f64::from_bits(whole(w[0], w[1])),
             hash: whole(w[2], w[3]),
             node: w[4],
@@ -205,13 +207,13 @@ impl Beams {
 
     /// What a stream's lanes hold, once fetched.
     pub fn held(&self, stream: usize) -> impl Iterator<Item = BeamHeld> {
-        let words = &self.words[self.held_at(stream)..][..self.width * BEAM_LANES * HELD];
-        words.chunks_exact(HELD).map(|w| BeamHeld { hash: whole(w[0], w[1]), len: w[2], used: w[3] })
+        let words = &self.words[self.held_at(stream)..][..self.width * BEAM_LANES * HELD_WORDS];
+        words.chunks_exact(HELD_WORDS).map(|w| BeamHeld { hash: whole(w[0], w[1]), len: w[2], used: w[3] })
     }
 
     /// The labels that a stream's hypotheses were given, in order, once fetched.
     pub fn nodes(&self, stream: usize) -> impl Iterator<Item = BeamNode> {
-        let (made, room) = (self.words[stream * RUN + 7] as usize, self.looks * self.width);
+        let (made, room) = (self.words[stream * BEAM_RUN_WORDS + 7] as usize, self.looks * self.width);
         let words = &self.words[self.nodes_at() + stream * room * NODE_WORDS..][..made * NODE_WORDS];
         words.chunks_exact(NODE_WORDS).map(|w| BeamNode {
             parent: w[0],

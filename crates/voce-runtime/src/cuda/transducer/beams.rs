@@ -1,10 +1,11 @@
 //! Beam search on the device: see `beams.cu`.
 
-use super::driver::{Address, Shape};
-use super::queue::Args;
-use super::rows::numbers;
-use super::{Cuda, bytes, program};
-use crate::exec::{Beams, BeamsOp, NODE_WORDS};
+use crate::cuda::driver::{Address, Shape};
+use crate::cuda::program::KernelOf;
+use crate::cuda::queue::Args;
+use crate::cuda::rows::numbers;
+use crate::cuda::{Cuda, bytes, program};
+use crate::exec::transducer::{Beams, BeamsOp, NODE_WORDS};
 
 /// Arguments of `beam_begin` and `beam_decide`.
 #[derive(Clone, Copy)]
@@ -74,7 +75,7 @@ impl Cuda {
         }
     }
 
-    fn launch_beams(&mut self, kernel: super::driver::KernelId, args: &BeamArgs) {
+    fn launch_beams(&mut self, kernel: KernelOf<BeamArgs>, args: &BeamArgs) {
         self.queue.launch(kernel, Shape { grid: [args.streams, 1, 1], block: 32, shared: 0 }, args);
     }
 

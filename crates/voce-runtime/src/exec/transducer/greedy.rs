@@ -1,9 +1,9 @@
 //! Greedy search of transducers on a device: what a look of the joint says is decided where it was computed, so that
 //! several looks follow each other without the host.
 
-use super::select::choice_of;
-use super::{Buffer, Choice, Confidence, Exec, NO_ROW, RowList, Tokens};
 use crate::cuda::Memory;
+use crate::exec::select::choice_of;
+use crate::exec::{Buffer, Choice, Confidence, Exec, NO_ROW, RowList, Tokens};
 use crate::simd::select::RowStats;
 
 /// The most frames that a look takes of a stream.

@@ -10,7 +10,7 @@
 // Frames by which a hypothesis may be behind another.
 #define MAX_SPREAD 256
 
-// As in `exec/beams.rs`.
+// As in `exec/transducer/beams.rs`.
 struct BeamRun {
     u32 row, lane, end, last, beam, max_symbols, count, made, base, round;
     float gap;

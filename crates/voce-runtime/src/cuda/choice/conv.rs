@@ -1,0 +1,146 @@
+//! Which kernels convolve.
+
+use crate::cuda::conv::{ConvArgs, DepthwiseArgs, SubsampleArgs, ThinConvArgs};
+use crate::cuda::program::{self, KernelOf};
+use crate::cuda::residual::ResidualArgs;
+use crate::matrix::Format;
+
+/// Outputs up to which rows of a convolution are multiplied where they are instead of being gathered for a product.
+const THIN: usize = 4;
+/// Taps that `conv_line` has room for, and `depthwise4` asks for at once: as in `conv.cu`.
+pub(in crate::cuda) const LINE_TAPS: usize = 4;
+const DEPTHWISE_TAPS: usize = 9;
+/// Rows that all spans are multiples of from which kernels take tiles of them.
+const LEAST_UNIT: usize = 16;
+/// Threads of a block that shares out columns.
+const THREADS: usize = 256;
+
+/// A streaming convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cuda) struct ConvShape {
+    pub format: Format,
+    pub outputs: usize,
+    pub channels: usize,
+    pub taps: usize,
+    pub stride: usize,
+    /// Rows that all spans are multiples of.
+    pub unit: usize,
+    /// Whether the product is one kernel.
+    pub few: bool,
+}
+
+/// How it is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cuda) enum ConvWay {
+    /// One output: tiles of rows.
+    Line(KernelOf<ThinConvArgs>),
+    /// Few outputs: a warp per row.
+    Thin(KernelOf<ThinConvArgs>),
+    /// Rows are gathered for a product, by eights in bf16 where that is so.
+    Gathered { kernel: KernelOf<ConvArgs>, eights: bool, narrow: bool },
+}
+
+impl ConvShape {
+    pub(in crate::cuda) fn way(&self) -> ConvWay {
+        if self.outputs <= THIN {
+            let line = self.outputs == 1
+                && self.stride == 1
+                && self.taps <= LINE_TAPS
+                && [16, 32, 64, 128].contains(&self.channels)
+                && self.unit >= LEAST_UNIT;
+            return if line { ConvWay::Line(program::CONV_LINE) } else { ConvWay::Thin(program::CONV_THIN) };
+        }
+        let narrow = !self.few && self.format == Format::Bf16;
+        let eights = narrow && self.channels.is_multiple_of(8);
+        let kernel = if eights { program::CONV_OPERAND8 } else { program::CONV_OPERAND };
+        ConvWay::Gathered { kernel, eights, narrow }
+    }
+}
+
+/// The kernel of a whole residual block in bf16, if there is one; `unit` is the rows that all spans are multiples of.
+pub(in crate::cuda) fn residual(
+    formats: [Format; 2],
+    width: usize,
+    hidden: usize,
+    unit: usize,
+) -> Option<KernelOf<ResidualArgs>> {
+    if formats != [Format::Bf16; 2] || 2 * hidden != width || unit < LEAST_UNIT {
+        return None;
+    }
+    match width {
+        32 => Some(program::RESIDUAL_32),
+        64 => Some(program::RESIDUAL_64),
+        128 => Some(program::RESIDUAL_128),
+        256 => Some(program::RESIDUAL_256),
+        _ => None,
+    }
+}
+
+/// A depthwise convolution: whether a thread has four channels.
+pub(in crate::cuda) fn depthwise(
+    channels: usize,
+    taps: usize,
+    out_stride: usize,
+) -> (KernelOf<DepthwiseArgs>, bool) {
+    let fours = channels.is_multiple_of(4)
+        && channels <= 4 * THREADS
+        && taps <= DEPTHWISE_TAPS
+        && out_stride.is_multiple_of(4);
+    (if fours { program::DEPTHWISE4 } else { program::DEPTHWISE }, fours)
+}
+
+/// A strided convolution whose rows `lanes` threads share: whether a thread has four channels of several bins.
+pub(in crate::cuda) fn subsample(channels: usize, lanes: usize) -> (KernelOf<SubsampleArgs>, bool) {
+    let fours = channels.is_multiple_of(4) && channels <= 4 * lanes;
+    (if fours { program::SUBSAMPLE4 } else { program::SUBSAMPLE }, fours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn convolutions_go_by_outputs_and_channels() {
+        let one = ConvShape {
+            format: Format::Bf16,
+            outputs: 1,
+            channels: 64,
+            taps: 3,
+            stride: 1,
+            unit: 480,
+            few: false,
+        };
+        let table = [
+            (one, "conv_line"),
+            (ConvShape { outputs: 2, ..one }, "conv_thin"),
+            (ConvShape { outputs: 4, ..one }, "conv_thin"),
+            (ConvShape { taps: 5, ..one }, "conv_thin"),
+            (ConvShape { channels: 48, ..one }, "conv_thin"),
+            (ConvShape { unit: 15, ..one }, "conv_thin"),
+            (ConvShape { stride: 2, ..one }, "conv_thin"),
+            (ConvShape { outputs: 5, ..one }, "conv_operand8"),
+            (ConvShape { outputs: 5, few: true, ..one }, "conv_operand"),
+            (ConvShape { outputs: 5, channels: 60, ..one }, "conv_operand"),
+            (ConvShape { outputs: 5, format: Format::F32, ..one }, "conv_operand"),
+        ];
+        for (shape, want) in table {
+            let got = match shape.way() {
+                ConvWay::Line(kernel) | ConvWay::Thin(kernel) => kernel.name(),
+                ConvWay::Gathered { kernel, .. } => kernel.name(),
+            };
+            assert_eq!(got, want, "{shape:?}");
+        }
+        let block = |format, width, hidden, unit| residual([Format::Bf16, format], width, hidden, unit);
+        let blocks = [32, 64, 128, 256, 512].map(|w| block(Format::Bf16, w, w / 2, 16).map(KernelOf::name));
+        let named = ["residual_32", "residual_64", "residual_128", "residual_256"].map(Some);
+        assert_eq!(blocks, [named[0], named[1], named[2], named[3], None]);
+        assert_eq!(block(Format::F32, 64, 32, 16), None);
+        assert_eq!(block(Format::Bf16, 64, 64, 16), None);
+        assert_eq!(block(Format::Bf16, 64, 32, 15), None);
+        let wise = [(1024, 9, 1024), (1028, 9, 1028), (1024, 10, 1024), (1022, 9, 1024), (1024, 9, 1022)];
+        let names = wise.map(|(channels, taps, stride)| depthwise(channels, taps, stride).0.name());
+        assert_eq!(names, ["depthwise4", "depthwise", "depthwise", "depthwise", "depthwise"]);
+        let halved = [(256, 64), (256, 32), (254, 64)].map(|(c, lanes)| subsample(c, lanes).0.name());
+        assert_eq!(halved, ["subsample4", "subsample", "subsample"]);
+    }
+}
