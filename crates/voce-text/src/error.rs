@@ -72,6 +72,12 @@ pub enum TextError {
         /// The longest pause allowed.
         max_seconds: u64,
     },
+    /// Pause tags that ask for too much silence together.
+    #[error("the pauses of the text are longer than {max_seconds} s together; use fewer or shorter ones")]
+    PausesTooLong {
+        /// The longest that all pauses of one request may be together.
+        max_seconds: u64,
+    },
     /// Bytes that are not UTF-8.
     #[error("the text is not valid UTF-8 at byte {offset}; convert it to UTF-8 first")]
     InvalidUtf8 {

@@ -15,7 +15,7 @@ pub mod utf8;
 
 pub use error::{TextError, TokenizerError};
 pub use normalize::normalize_english;
-pub use pauses::{Segment, parse_pauses};
+pub use pauses::{PauseBudget, Segment, parse_pauses, parse_pauses_within};
 pub use prompt::{Prepared, PromptRules, prepare, split_into_chunks};
 pub use stream::SentenceStream;
 pub use tokenizer::{Detokenizer, Tokenizer};

@@ -12,6 +12,9 @@ use crate::TextError;
 /// The longest pause one tag may ask for.
 pub const MAX_PAUSE: Duration = Duration::from_secs(30);
 
+/// The longest that all pauses of one request may be together.
+pub const MAX_TOTAL_PAUSE: Duration = Duration::from_secs(300);
+
 /// What `[pause]` and `<break/>` without a duration mean.
 pub const DEFAULT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -34,8 +37,32 @@ static ATTRIBUTE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"(?i)\b(time|strength)\s*=\s*(?:"([^"]*)"|'([^']*)')"#).expect("a fixed pattern")
 });
 
-/// Cuts `text` at its pause tags; stretches of only white space between them, and pauses of no length, are left out.
+/// The pauses that the rest of a request's text may still ask for, from [`MAX_TOTAL_PAUSE`] down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PauseBudget(Duration);
+
+impl Default for PauseBudget {
+    fn default() -> Self {
+        Self(MAX_TOTAL_PAUSE)
+    }
+}
+
+impl PauseBudget {
+    fn spend(&mut self, length: Duration) -> Result<(), TextError> {
+        let left = self.0.checked_sub(length);
+        self.0 = left.ok_or(TextError::PausesTooLong { max_seconds: MAX_TOTAL_PAUSE.as_secs() })?;
+        Ok(())
+    }
+}
+
+/// Cuts a whole text at its pause tags; stretches of only white space between them, and pauses of no length, are left
+/// out.
 pub fn parse_pauses(text: &str) -> Result<Vec<Segment>, TextError> {
+    parse_pauses_within(text, &mut PauseBudget::default())
+}
+
+/// The same for a part of a text, whose pauses count against what the request has left.
+pub fn parse_pauses_within(text: &str, budget: &mut PauseBudget) -> Result<Vec<Segment>, TextError> {
     let mut segments = Vec::new();
     let mut done = 0;
     for found in TAG.captures_iter(text) {
@@ -50,6 +77,7 @@ pub fn parse_pauses(text: &str) -> Result<Vec<Segment>, TextError> {
         if length > MAX_PAUSE {
             return Err(TextError::PauseTooLong { tag: tag(), max_seconds: MAX_PAUSE.as_secs() });
         }
+        budget.spend(length)?;
         push_text(&text[done..whole.start()], &mut segments);
         if !length.is_zero() {
             segments.push(Segment::Pause(length));
@@ -170,6 +198,21 @@ mod tests {
                 TextError::PauseTooLong { tag: tag.into(), max_seconds: 30 }
             );
         }
+    }
+
+    #[test]
+    fn all_pauses_together_at_the_limit_and_one_past_it() {
+        let ten = "[pause:30s]".repeat(10);
+        assert_eq!(parse_pauses(&ten).unwrap().len(), 10);
+        let error = parse_pauses(&format!("{ten} a [pause:1ms]")).unwrap_err();
+        assert_eq!(error, TextError::PausesTooLong { max_seconds: 300 });
+        // The same in parts; text without pauses goes on.
+        let mut budget = PauseBudget::default();
+        for _ in 0..10 {
+            parse_pauses_within("[pause:30s] word", &mut budget).unwrap();
+        }
+        parse_pauses_within("word <break strength='none'/>", &mut budget).unwrap();
+        assert_eq!(parse_pauses_within("[pause:1ms]", &mut budget).unwrap_err(), error);
     }
 
     proptest! {

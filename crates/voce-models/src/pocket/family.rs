@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
-use voce_text::{PromptRules, SentenceStream, Tokenizer};
+use voce_text::{PauseBudget, PromptRules, SentenceStream, Tokenizer};
 
 use super::config::PocketConfig;
 use super::flow_lm::FlowLm;
@@ -142,6 +142,7 @@ impl Speech for Pocket {
             english: request.normalize && english,
             frames_after_eos: request.frames_after_eos.or(self.config.model_recommended_frames_after_eos),
             sentences: SentenceStream::new(),
+            pauses: PauseBudget::default(),
         }))
     }
 

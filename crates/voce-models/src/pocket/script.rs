@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use voce_text::{
-    PromptRules, Segment, SentenceStream, TextError, Tokenizer, normalize_english, parse_pauses, prepare,
-    split_into_chunks,
+    PauseBudget, PromptRules, Segment, SentenceStream, TextError, Tokenizer, normalize_english,
+    parse_pauses_within, prepare, split_into_chunks,
 };
 
 use super::EXTRA_FRAMES_AFTER_EOS;
@@ -20,11 +20,13 @@ pub(super) struct PocketScript {
     /// Frames after EOS, unless each passage's guess is to be used.
     pub frames_after_eos: Option<usize>,
     pub sentences: SentenceStream,
+    /// The pauses that the rest of the text may ask for.
+    pub pauses: PauseBudget,
 }
 
 impl PocketScript {
-    fn passages(&self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
-        for segment in parse_pauses(text)? {
+    fn passages(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        for segment in parse_pauses_within(text, &mut self.pauses)? {
             match segment {
                 Segment::Pause(d) => out.push(Passage::Pause(d)),
                 Segment::Text(t) => self.lines(&t, out)?,
@@ -66,5 +68,30 @@ impl Script for PocketScript {
     fn finish(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
         let sentences = self.sentences.finish();
         sentences.iter().try_for_each(|sentence| self.passages(sentence, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_of_a_text_that_arrives_count_together() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../voce-text/tests/fixtures/pocket.json");
+        let mut script = PocketScript {
+            tokenizer: Tokenizer::from_file(fixtures).unwrap(),
+            rules: Arc::default(),
+            max_tokens: 50,
+            english: true,
+            frames_after_eos: None,
+            sentences: SentenceStream::new(),
+            pauses: PauseBudget::default(),
+        };
+        let mut out = Vec::new();
+        for _ in 0..10 {
+            script.push("Hi. [pause:30s]\n\n", &mut out).unwrap();
+        }
+        assert_eq!(out.iter().filter(|p| matches!(p, Passage::Pause(_))).count(), 10);
+        script.push("One more. [pause:1ms]\n\n", &mut out).unwrap_err();
     }
 }

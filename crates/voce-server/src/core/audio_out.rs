@@ -1,6 +1,7 @@
 //! Samples to bytes in whatever format a client asked for, piece by piece.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use voce_audio::encode::{OpusOptions, OpusWriter, sink_to};
@@ -45,6 +46,37 @@ impl Format {
             Format::Mp3 => mp3::RATES.into_iter().find(|r| *r >= model).unwrap_or(PCM),
             Format::File(_) => model,
         }
+    }
+}
+
+/// Keeps a task that always has samples to encode from holding its worker.
+#[derive(Default)]
+pub(crate) struct Breath {
+    encoded: usize,
+}
+
+impl Breath {
+    /// Most samples that are encoded before other tasks have their turn: a quarter of a second of speech.
+    pub(crate) const MOST: usize = 6_000;
+
+    /// Counts samples that were encoded.
+    pub(crate) fn spend(&mut self, samples: usize) {
+        self.encoded += samples;
+    }
+
+    /// Ready, unless it is the turn of others; then it is ready when they have had it.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.encoded < Self::MOST {
+            return Poll::Ready(());
+        }
+        self.encoded = 0;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The same, to be waited for.
+    pub(crate) async fn rest(&mut self) {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
     }
 }
 
@@ -119,5 +151,21 @@ impl Output for Made {
 
     fn commit(&mut self) -> Result<(), AudioError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_have_their_turn_after_a_quarter_of_a_second() {
+        let mut breath = Breath::default();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        breath.spend(Breath::MOST - 1);
+        assert!(breath.poll(&mut cx).is_ready());
+        breath.spend(1);
+        assert!(breath.poll(&mut cx).is_pending());
+        assert!(breath.poll(&mut cx).is_ready());
     }
 }

@@ -14,7 +14,7 @@ use voce_audio::{AudioFormat, RawEncoding, Resampler};
 use voce_engine::speaker::TextSender;
 
 use super::wire::{TtsIn, TtsOut, pack, unpack};
-use crate::core::audio_out::{Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder, Format};
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::limits;
@@ -131,16 +131,19 @@ pub(crate) async fn post(
     let mut utterance = state.mouth(None)?.speak(text, ask).await?;
     let first = utterance.next().await.transpose()?.unwrap_or_default();
     let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;
-    let stream = futures_util::stream::unfold(Some((utterance, encoder, Some(first))), async |now| {
-        let (mut utterance, mut encoder, first) = now?;
+    let begin = Some((utterance, encoder, Breath::default(), Some(first)));
+    let stream = futures_util::stream::unfold(begin, async |now| {
+        let (mut utterance, mut encoder, mut breath, first) = now?;
+        breath.rest().await;
         let samples = match first {
             Some(samples) => Some(Ok(samples)),
             None => utterance.next().await,
         };
         match samples {
             Some(Ok(samples)) => {
+                breath.spend(samples.len());
                 let bytes = encoder.write(&samples).map_err(ServerError::from);
-                Some((bytes, Some((utterance, encoder, None))))
+                Some((bytes, Some((utterance, encoder, breath, None))))
             }
             Some(Err(error)) => Some((Err(error), None)),
             None => Some((encoder.finish().map_err(ServerError::from), None)),
@@ -244,6 +247,7 @@ struct Talk {
     sent: usize,
     shape: Shape,
     ogg: Option<Encoder>,
+    breath: Breath,
     words: VecDeque<(String, f64, f64)>,
     /// Where the last word ends, by the estimate.
     spoken: f64,
@@ -273,6 +277,7 @@ impl Talk {
             sent: 0,
             shape,
             ogg,
+            breath: Breath::default(),
             words: VecDeque::new(),
             spoken: 0.0,
         })
@@ -358,6 +363,8 @@ impl Talk {
         let whole = if is_end { samples.len() } else { samples.len() / FRAME * FRAME };
         for frame in samples[..whole].chunks(FRAME) {
             self.sent += frame.len();
+            self.breath.spend(frame.len());
+            self.breath.rest().await;
             match &mut self.ogg {
                 Some(ogg) => {
                     let bytes = ogg.write(frame).map_err(ServerError::from)?;

@@ -1,6 +1,6 @@
 //! `POST /v1/audio/speech`: text in, audio out as it is made.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,7 +15,7 @@ use serde_json::json;
 use voce_audio::AudioFormat;
 use voce_audio::stretch::{SPEEDS, Stretch};
 
-use crate::core::audio_out::{Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder, Format};
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::mp3::HAS_MP3;
@@ -110,19 +110,19 @@ pub(crate) async fn speak(
     let ask = Ask { voice, any_voice: false, seed: request.seed, temperature: request.temperature };
     let mut utterance = mouth.speak(request.input, ask).await?;
     // An answer begins with its first audio, so that what fails before has a status of its own.
-    let first = utterance.next().await.transpose()?;
+    let samples = utterance.next().await.transpose()?.unwrap_or_default();
     let rate = utterance.rate();
     let mut speech = Speech {
         encoder: Encoder::new(format, rate)?,
         stretch: Stretch::new(rate, speed),
         utterance,
+        samples,
+        taken: 0,
+        breath: Breath::default(),
         is_sse,
         done: false,
     };
-    let first = match first {
-        Some(samples) => speech.encode(&samples)?,
-        None => Bytes::new(),
-    };
+    let first = speech.piece()?;
     let first_audio = speech.utterance.stats().first_audio.unwrap_or_default();
     let mut first = Some(first).filter(|b| !b.is_empty());
     let stream = futures_util::stream::poll_fn(move |cx| match first.take() {
@@ -145,6 +145,10 @@ struct Speech {
     utterance: Utterance,
     stretch: Stretch,
     encoder: Encoder,
+    /// What came last, and how much of it is encoded.
+    samples: Vec<f32>,
+    taken: usize,
+    breath: Breath,
     is_sse: bool,
     done: bool,
 }
@@ -155,9 +159,19 @@ impl Speech {
             if self.done {
                 return Poll::Ready(None);
             }
+            ready!(self.breath.poll(cx));
+            if self.taken < self.samples.len() {
+                match self.piece() {
+                    Ok(bytes) if bytes.is_empty() => continue,
+                    other => return Poll::Ready(Some(other)),
+                }
+            }
             let bytes = match self.utterance.poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(samples))) => self.encode(&samples),
+                Poll::Ready(Some(Ok(samples))) => {
+                    (self.samples, self.taken) = (samples, 0);
+                    continue;
+                }
                 Poll::Ready(Some(Err(error))) => {
                     self.done = true;
                     tracing::warn!(code = error.code(), "speech ended early");
@@ -177,9 +191,14 @@ impl Speech {
         }
     }
 
-    fn encode(&mut self, samples: &[f32]) -> Result<Bytes, ServerError> {
-        let mut paced = Vec::with_capacity(samples.len());
-        self.stretch.process(samples, &mut paced);
+    /// Encodes what came last, or the next part of it where it is long.
+    fn piece(&mut self) -> Result<Bytes, ServerError> {
+        let rest = &self.samples[self.taken..];
+        let piece = &rest[..rest.len().min(Breath::MOST)];
+        self.taken += piece.len();
+        let mut paced = Vec::with_capacity(piece.len());
+        self.stretch.process(piece, &mut paced);
+        self.breath.spend(paced.len());
         let bytes = self.encoder.write(&paced)?;
         Ok(self.wrap(bytes))
     }

@@ -222,3 +222,24 @@ async fn keywords_without_number() {
     assert_eq!(send(&",".repeat(1 << 20)).await, StatusCode::BAD_REQUEST);
     assert_eq!(send(&"a,".repeat(1 << 19)).await, StatusCode::BAD_REQUEST);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_without_number() {
+    let server = Setup::default().start().await;
+    // Twelve hours of silence in 16 KiB.
+    let text = "[pause:30s]".repeat(1_480);
+    for body in [json!({"input": text}), json!({"input": text, "stream_format": "sse"})] {
+        let reply = server.post("/v1/audio/speech", &body).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+        assert!(reply.text().contains("together"), "{}", reply.text());
+    }
+    let reply = server.post("/api/tts_streaming", &json!({"text": text})).await;
+    assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+    // The same where text arrives as it is written.
+    let socket = server.socket("/api/tts_streaming?format=PcmMessagePack").await;
+    let messages = vec![Message::text("[pause:30s]".repeat(11)), Message::binary(vec![0])];
+    let (said, code) = flood(socket, messages).await;
+    assert_eq!(code, 1008);
+    let Some(Message::Binary(bytes)) = said.last() else { panic!("{said:?}") };
+    assert!(rmp_serde::from_slice::<Value>(bytes).unwrap()["message"].as_str().unwrap().contains("together"));
+}
