@@ -19,6 +19,7 @@ pub mod simd;
 pub use error::RuntimeError;
 pub use exec::transducer;
 pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, NO_ROW, RowList};
+pub use exec::{Attended, AttentionKind, AttentionShape};
 pub use exec::{
     AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
     KvCache, KvFormat, KvIndex, KvSpec, LinearOp, MAX_POSITION, Modulation, Norm, RelativeAttentionOp,

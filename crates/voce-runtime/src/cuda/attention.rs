@@ -1,13 +1,13 @@
 //! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
 
 use super::choice::{self, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, SHORT_PART, Singles, TILE_QUERIES};
-use super::driver::{Address, Shape};
+use super::driver::{Address, DeviceInfo, Shape};
 use super::program::KernelOf;
 use super::queue::Args;
 use super::{Cuda, Plain};
 use crate::exec::{
-    AttentionOp, Buffer, HeadNorms, KvFormat, KvSpec, Output, Pending, RelativeAttentionOp, Rope, RopeStyle,
-    Span,
+    AttentionKind, AttentionOp, AttentionShape, Buffer, HeadNorms, KvFormat, KvSpec, Output, Pending,
+    RelativeAttentionOp, Rope, RopeStyle, Span,
 };
 use crate::matrix::Format;
 
@@ -105,6 +105,26 @@ fn tile(spec: &KvSpec, farthest: Option<usize>, queries: usize) -> (usize, usize
     let sizes = one.into_iter().chain([(128, SHARED / 2), (64, SHARED), (32, SHARED)]);
     let tile = sizes.into_iter().find(|&(t, most)| bytes(t) <= most).map_or(16, |(t, _)| t);
     (tile, bytes(tile))
+}
+
+/// The kernel that attention of a shape runs by on a device.
+pub(crate) fn attention_kernel(shape: &AttentionShape, device: &DeviceInfo) -> &'static str {
+    let AttentionShape { kind, format, heads, kv_heads, head_dim, streams, rows, positions } = *shape;
+    let group = heads / kv_heads.max(1);
+    match kind {
+        AttentionKind::Causal if rows == 1 && group <= DECODE_QUERIES => {
+            let (blocks, processors) = (streams * kv_heads, device.processors as usize);
+            Singles { format, head_dim, group, blocks, longest: positions, processors }
+                .decode()
+                .kernel()
+                .name()
+        }
+        AttentionKind::Causal => choice::tile(format).0.name(),
+        AttentionKind::Chunked | AttentionKind::Whole => {
+            let qkv = (heads + 2 * kv_heads) * head_dim;
+            choice::relative_tile(format, head_dim, qkv, kind == AttentionKind::Whole).0.name()
+        }
+    }
 }
 
 impl Cuda {
@@ -206,6 +226,7 @@ impl Cuda {
         singles.append(&mut tiles);
         args.tasks = self.queue.table(&singles);
         if count > 0 {
+            self.attended.note(alone.decode().kernel().name(), &spec, op.heads);
             self.decode(&spec, &alone, &mut args);
         }
         args.tasks += (count * size_of::<Task>()) as u64;
@@ -315,6 +336,9 @@ impl Cuda {
         tasks: usize,
         (kernel, queries): (KernelOf<AttendArgs>, usize),
     ) {
+        if tasks > 0 {
+            self.attended.note(kernel.name(), spec, args.heads as usize);
+        }
         let farthest = (args.distances != 0).then_some(args.farthest as usize);
         let (keys, shared) = tile(spec, farthest, queries);
         let args = AttendArgs { tile: keys as u32, splits: 0, partials: 0, counters: 0, ..*args };

@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub(crate) use attention::attention_kernel;
 pub use driver::DeviceInfo;
 pub use error::CudaError;
 pub(crate) use matrix::DeviceMatrix;
@@ -49,7 +50,7 @@ pub use profile::Timing;
 pub use room::Reserved;
 pub(crate) use streams::PastRows;
 
-use crate::exec::{Buffer, Vector, View};
+use crate::exec::{AttendedSet, Buffer, Vector, View};
 use driver::Address;
 use queue::Queue;
 
@@ -100,6 +101,8 @@ pub(crate) struct Cuda {
     pub(crate) tf32: bool,
     /// Whether nothing begins before a result is asked for.
     pub(crate) held: bool,
+    /// Attention that has run.
+    pub(crate) attended: AttendedSet,
 }
 
 /// Device memory between the launches of an op, grown and kept.
@@ -122,7 +125,8 @@ impl Cuda {
         let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
         queue.use_events = events;
-        Ok(Self { queue, scratch: Scratch::default(), selected: vec![], touched: vec![], tf32, held: false })
+        let (scratch, attended) = (Scratch::default(), AttendedSet::default());
+        Ok(Self { queue, scratch, selected: vec![], touched: vec![], tf32, held: false, attended })
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {

@@ -131,6 +131,7 @@ impl Exec {
         if let Some(cuda) = &mut self.cuda {
             return cuda.attention(op, output);
         }
+        self.note_attention(&spec, op.heads);
         let out = output.buffer;
         let group = op.heads / kv_heads;
         let block = QUERY_ROWS.min(op.spans.iter().map(|s| s.rows).max().unwrap_or(0)) * group;

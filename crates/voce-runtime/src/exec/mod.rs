@@ -1,6 +1,7 @@
 //! `Exec`: what a model issues its ops into, one per stage thread.
 
 mod attend;
+mod attended;
 mod attention;
 mod buffer;
 mod capabilities;
@@ -27,6 +28,8 @@ mod table;
 mod tokens;
 pub mod transducer;
 
+pub(crate) use attended::AttendedSet;
+pub use attended::{Attended, AttentionKind, AttentionShape};
 pub use attention::{AttentionOp, Rope, RopeStyle};
 pub use buffer::{Buffer, Vector, View};
 pub use conv::{ConvOp, ConvState, ConvStateSpec, UpsampleOp};
@@ -126,6 +129,8 @@ pub struct Exec {
     scratch: Scratch,
     /// Where ops go instead, when the executor is one of a device.
     cuda: Option<Box<Cuda>>,
+    /// Attention that threads have run.
+    attended: AttendedSet,
 }
 
 impl Exec {
@@ -144,6 +149,7 @@ impl Exec {
             kernels: kernels(isa),
             scratch: Scratch::new(threads),
             cuda: None,
+            attended: AttendedSet::default(),
         })
     }
 

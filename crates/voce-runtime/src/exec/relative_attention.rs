@@ -90,6 +90,7 @@ impl Exec {
         if let Some(cuda) = &mut self.cuda {
             return cuda.relative_attention(op, output);
         }
+        self.note_attention(&spec, heads);
         let out = output.buffer;
         let keys = (longest + 2 * TILE).next_multiple_of(TILE);
         let block = QUERY_ROWS.min(rows);

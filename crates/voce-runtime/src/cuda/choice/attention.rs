@@ -90,6 +90,15 @@ impl Singles {
     }
 }
 
+impl Decode {
+    /// The kernel.
+    pub(in crate::cuda) fn kernel(self) -> KernelOf<AttendArgs> {
+        match self {
+            Self::Alone(kernel) | Self::Few { kernel, .. } | Self::Many(kernel) => kernel,
+        }
+    }
+}
+
 /// Blocks that share a ring of which `seen` positions are read: a power of two, so that few different launches come.
 pub(in crate::cuda) fn splits(seen: usize) -> usize {
     seen.div_ceil(SHORT_PART).next_power_of_two()
