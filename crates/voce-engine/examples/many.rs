@@ -17,7 +17,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (i, mut stream) in streams?.into_iter().enumerate() {
         let samples: usize = stream.by_ref().map(|chunk| chunk.map_or(0, |c| c.samples.len())).sum();
         let stats = stream.stats();
-        println!("stream {i}: {samples} samples, first audio after {:?}", stats.first_audio.unwrap_or_default());
+        println!(
+            "stream {i}: {samples} samples, first audio after {:?}",
+            stats.first_audio.unwrap_or_default()
+        );
     }
     Ok(())
 }

@@ -6,9 +6,9 @@ mod support;
 
 use support::{CASES, Talker, exact, folder, snr};
 use voce_engine::SpeakRequest;
-use voce_engine::speaker::{SpeakerOptions, describe};
+use voce_engine::speaker::SpeakerOptions;
 use voce_models::mimi::MimiDecoder;
-use voce_models::pocket::{FlowLm, SeparateFiles, Voice};
+use voce_models::pocket::{FlowLm, PocketConfig, SeparateFiles, Voice};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, Precision};
 use voce_runtime::{Exec, Isa, Span};
@@ -18,7 +18,8 @@ fn led(case: &str, precision: Precision) -> (f64, f64) {
     let t = Talker::new(case, &exact());
     let dir = folder(case);
     let open = |name: &str| SafetensorsFile::open(&dir.join(name)).unwrap();
-    let config = describe(&t.store.store, dir.to_str().unwrap()).unwrap();
+    let yaml = std::fs::read_to_string(dir.join("config.yaml")).unwrap();
+    let config = PocketConfig::from_yaml(&yaml).unwrap();
     let loader = match &config.weights_path {
         Some(path) => Loader::new(std::sync::Arc::new(open(path))),
         None => Loader::new(std::sync::Arc::new(SeparateFiles {

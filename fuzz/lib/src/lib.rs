@@ -4,18 +4,25 @@
 
 use std::io::{Cursor, Write as _};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use voce_audio::{DecodeLimits, Decoder, MonoStream, Source, decode_bytes};
 use voce_engine::listener::{Word, subtitles};
-use voce_nn::Weights;
-use voce_nn::weights::{SafetensorsFile, TarFile, TorchFile};
+use voce_engine::store::{Reference, Settings, Store};
+use voce_nn::weights::{RandomWeights, SafetensorsFile, TarFile, TorchFile};
+use voce_nn::{Linear, Loader, PackedCache, Weights};
+use voce_runtime::Format;
 use voce_text::{PromptRules, SentenceStream, Tokenizer, Utf8Stream};
 
 /// A target: its name, what it feeds, and where other seeds than its own corpus are, from the repository's root.
 pub type Target = (&'static str, fn(&[u8]), &'static [&'static str]);
 
 const AUDIO: &[&str] = &["crates/voce-audio/tests/fixtures"];
+const CONFIGS: &[&str] = &[
+    "crates/voce-models/tests/fixtures/fastconformer/stream",
+    "crates/voce-models/tests/fixtures/fastconformer/tdt",
+    "crates/voce-models/tests/fixtures/pocket/lsd",
+];
 const TOKENIZERS: &[&str] = &["crates/voce-text/tests/fixtures"];
 
 /// Every target.
@@ -35,6 +42,9 @@ pub const TARGETS: &[Target] = &[
     ("safetensors", safetensors, &["crates/voce-models/tests/fixtures/fastconformer/ctc"]),
     ("torch", torch, &["crates/voce-nn/tests/fixtures/torch"]),
     ("tar", tar, &[]),
+    ("packed", packed, &[]),
+    ("model_config", model_config, CONFIGS),
+    ("reference", reference, &[]),
     ("tokenizer", tokenizer, TOKENIZERS),
     ("encode", encode, &[]),
     ("text", text, &[]),
@@ -122,6 +132,53 @@ pub fn tar(data: &[u8]) {
             let _ = file.member(&name).map(|span| span.bytes(1 << 20));
         }
     });
+}
+
+/// Formats of the matrices that [`packed`] asks for.
+const PACKED: [Format; 3] = [Format::F32, Format::Int8, Format::Int4];
+
+/// Packed weights that were kept: whatever the file says, the weights are those that were packed.
+pub fn packed(data: &[u8]) {
+    static EXPECTED: OnceLock<Vec<Vec<f32>>> = OnceLock::new();
+    let load = |path: &Path| {
+        let cache = Arc::new(PackedCache::new(path.to_owned(), "fuzz".into()));
+        let loader = Loader::new(Arc::new(RandomWeights::new(1, |_| false))).with_cache(cache);
+        let load = |format: Format| Linear::load(&loader.sub(format.name()), 16, 64, format);
+        PACKED.map(|format| load(format).expect("random weights fit").matrix().unpack()).to_vec()
+    };
+    let expected = EXPECTED.get_or_init(|| load(Path::new("/nowhere/at/all")));
+    with_file(data, |path| assert!(load(path) == *expected, "a wrong weight"));
+}
+
+/// The configuration of a model's folder: what it is taken for, and what it says.
+pub fn model_config(data: &[u8]) {
+    let Ok(folder) = tempfile::tempdir() else { return };
+    let home = folder.path().to_owned();
+    let Ok(settings) = Settings::from_vars(|name| (name == "HOME").then(|| home.clone().into())) else {
+        return;
+    };
+    let name = if data.starts_with(b"{") { "config.json" } else { "config.yaml" };
+    let weights = b"\x02\0\0\0\0\0\0\0{}";
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes);
+    if write(name, data).is_err() || write("model.safetensors", weights).is_err() {
+        return;
+    }
+    let (store, path) = (Store::new(settings), folder.path().to_string_lossy());
+    let known = store.identify(&path);
+    if let Err(e) = &known {
+        assert!(e.to_string().len() < 1000 + path.len());
+    }
+    let _ = voce_engine::describe(&store, &path);
+}
+
+/// References to models: what is read is written as it was.
+pub fn reference(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(once) = Reference::parse(text)
+        && let Ok(again) = Reference::parse(&once.to_string())
+    {
+        assert_eq!(again.to_string(), once.to_string());
+    }
 }
 
 const TEXTS: [&str; 4] =

@@ -1,5 +1,7 @@
 //! FastConformer from files: a folder in Hugging Face's layout, or a `.nemo` archive.
 
+pub(super) mod describe;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -58,11 +60,6 @@ pub(super) fn random(
     };
     let loader = place.loader(Loader::new(files.weights.clone()));
     files.load(&loader, place, precision)
-}
-
-/// What a recogniser is, without its weights.
-pub(super) fn describe(store: &Store, reference: &str) -> Result<FastConformerConfig, EngineError> {
-    Ok(Files::find(store, reference)?.config)
 }
 
 /// A recogniser's configuration, its weights under canonical names, and its tokeniser.

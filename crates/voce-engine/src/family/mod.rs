@@ -13,9 +13,10 @@ use voce_models::speech::Speech;
 use voce_nn::{PackedCache, Precision};
 
 use crate::EngineError;
+use crate::describe::Description;
 use crate::device::Place;
 use crate::store::catalogue::Shape;
-use crate::store::{Family, Identity, Store, Task};
+use crate::store::{Entry, Family, Identity, Store, Task};
 
 pub(crate) use plain_tokenizer::plain_tokenizer;
 
@@ -98,18 +99,32 @@ pub(crate) fn random_hearing(
     }
 }
 
-/// What a model that hears is, without weights.
-pub fn describe_hearing(
+/// Tells what a model on this machine is, without loading its weights.
+pub(crate) fn describe_files(
+    description: &mut Description,
     store: &Store,
     reference: &str,
-) -> Result<voce_models::fastconformer::FastConformerConfig, EngineError> {
-    fastconformer::describe(store, reference)
+) -> Result<(), EngineError> {
+    match description.identity.family {
+        Family::Pocket => pocket::describe::of_files(description, store, reference),
+        Family::FastConformer => fastconformer::describe::of_files(description, store, reference),
+        Family::Kyutai | Family::Qwen => Err(description.identity.not_yet()),
+    }
 }
 
-/// What a model that speaks is, without weights.
-pub fn describe_speech(
-    store: &Store,
-    reference: &str,
-) -> Result<voce_models::pocket::PocketConfig, EngineError> {
-    pocket::describe(store, reference)
+/// Tells what the catalogue knows of a model whose entry has more than its name.
+pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Result<(), EngineError> {
+    match entry.family {
+        Family::Pocket => pocket::describe::of_entry(description, entry),
+        Family::FastConformer | Family::Kyutai | Family::Qwen => Ok(()),
+    }
+}
+
+/// Tells what random weights of a shape would be.
+pub(crate) fn describe_shape(description: &mut Description, shape: &Shape) -> Result<(), EngineError> {
+    match (shape.family, description.entry) {
+        (Family::FastConformer, _) => fastconformer::describe::of_shape(description, shape.name),
+        (_, Some(entry)) => describe_entry(description, entry),
+        (_, None) => Ok(()),
+    }
 }

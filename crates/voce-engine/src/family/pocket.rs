@@ -1,5 +1,7 @@
 //! Pocket TTS from files: configuration, weights, tokeniser and voices.
 
+pub(super) mod describe;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,11 +70,6 @@ pub(super) fn random(
     };
     let model = Pocket::load(&loader, parts)?;
     Ok(OpenedSpeech { speech: Arc::new(model), shelf: Shelf::default(), packed: None })
-}
-
-/// The configuration of a model, without its weights.
-pub(super) fn describe(store: &Store, reference: &str) -> Result<PocketConfig, EngineError> {
-    Ok(Files::find(store, reference)?.config)
 }
 
 /// The files of a Pocket TTS model.

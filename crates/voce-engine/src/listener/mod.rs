@@ -33,7 +33,6 @@ use voce_models::hearing::{EarRoom, Hearing, Track};
 use voce_models::transducer::Ngram;
 use voce_text::Tokenizer;
 
-pub use crate::family::describe_hearing as describe;
 pub use crate::lane::MAX_LANES;
 pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
 pub use histogram::Histogram;

@@ -265,5 +265,3 @@ impl Drop for Speaker {
         }
     }
 }
-
-pub use family::describe_speech as describe;

@@ -70,7 +70,9 @@ impl fmt::Display for HubRef {
         if let Some(path) = &self.path {
             write!(f, "/{path}")?;
         }
-        if self.revision != DEFAULT_REVISION {
+        // Some published files have an @ in their names, which would be taken for the revision's.
+        let ambiguous = self.path.as_ref().is_some_and(|path| path.contains('@'));
+        if self.revision != DEFAULT_REVISION || ambiguous {
             write!(f, "@{}", self.revision)?;
         }
         Ok(())
@@ -271,6 +273,7 @@ mod tests {
         for text in [
             "a/b",
             "a/b@v1",
+            "a/b/c/mimi@125.safetensors@main",
             "a/b/c/d.bin@v1",
             "pocket-german-24l",
             "pocket-french:cloning",

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use voce_engine::EngineError;
-use voce_engine::store::Store;
-use voce_engine::{listener, speaker};
+use voce_engine::store::{Store, Task};
+use voce_engine::{EngineError, describe};
 use voce_server::ServerOptions;
 
 use super::models;
@@ -21,13 +20,10 @@ struct Model {
 
 impl Model {
     /// Finds its files and reads all but the numbers in its weights.
-    fn look(
-        store: &Store,
-        reference: &str,
-        describe: impl FnOnce() -> Result<(), EngineError>,
-    ) -> Result<Self, EngineError> {
+    fn look(store: &Store, reference: &str, task: Task) -> Result<Self, EngineError> {
         let located = store.find(reference)?;
-        describe()?;
+        store.identify(reference)?.require(task)?;
+        describe(store, reference)?;
         let mut paths = located.weights;
         paths.extend(located.tokenizer);
         paths.extend(located.config);
@@ -59,8 +55,8 @@ impl Model {
 pub(super) fn run(console: Console, store: &Store, settings: &Settings, options: &ServerOptions) -> Outcome {
     let plan = models::plan(store, settings)?;
     let keep_warm = models::keep_warm(settings)?;
-    let speak = plan.speak.iter().map(|r| Model::look(store, r, || speaker::describe(store, r).map(drop)));
-    let hear = plan.hear.iter().map(|r| Model::look(store, r, || listener::describe(store, r).map(drop)));
+    let speak = plan.speak.iter().map(|r| Model::look(store, r, Task::Speech));
+    let hear = plan.hear.iter().map(|r| Model::look(store, r, Task::Hearing));
     let (speak, hear): (Vec<_>, Vec<_>) = (speak.collect(), hear.collect());
     let named = plan.speak.iter().chain(&plan.hear).zip(speak.iter().chain(&hear));
     let missing: Vec<String> =

@@ -3,25 +3,26 @@
 use serde_json::Value;
 use voce_models::fastconformer::{Attention, FastConformerConfig, Head};
 
-use super::{Description, PartInfo, Role, count};
+use super::Files;
 use crate::EngineError;
+use crate::describe::{Description, PartInfo, Role, count};
 use crate::store::{Store, Task};
 
 /// Milliseconds of a mel row.
 const ROW_MS: usize = 10;
 
 /// Of a model on this machine.
-pub(super) fn of_files(
+pub(in crate::family) fn of_files(
     description: &mut Description,
     store: &Store,
     reference: &str,
 ) -> Result<(), EngineError> {
-    fill(description, &crate::listener::describe(store, reference)?);
+    fill(description, &Files::find(store, reference)?.config);
     Ok(())
 }
 
 /// Of random weights.
-pub(super) fn of_shape(description: &mut Description, name: &str) -> Result<(), EngineError> {
+pub(in crate::family) fn of_shape(description: &mut Description, name: &str) -> Result<(), EngineError> {
     let config = FastConformerConfig::named(name).ok_or_else(|| crate::unknown_shape(Task::Hearing, name))?;
     fill(description, &config);
     Ok(())

@@ -1,16 +1,14 @@
 //! What a model is and what it needs, told from its files or its catalogue entry without loading weights.
 
-mod fastconformer;
-mod pocket;
-
 use serde_json::{Map, Value};
 use voce_nn::Formats;
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::Format;
 
 use crate::EngineError;
+use crate::family;
 use crate::store::catalogue::{self, Entry, Extra, Shape};
-use crate::store::{Family, Identity, Located, Reference, Store, StoreError, Task};
+use crate::store::{Identity, Located, Reference, Store, StoreError, Task};
 
 /// What kind of weights a part has, by which a precision chooses their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +92,7 @@ impl Description {
         }
     }
 
-    fn value(&mut self, key: &str, value: impl Into<Value>) {
+    pub(crate) fn value(&mut self, key: &str, value: impl Into<Value>) {
         self.values.insert(key.to_owned(), value.into());
     }
 
@@ -134,12 +132,12 @@ pub fn describe(store: &Store, reference: &str) -> Result<Description, EngineErr
     };
     let identity = store.identify(reference)?;
     let mut description = Description::new(identity, entry, located);
-    let runs = description.identity.runs();
-    match (description.identity.family, &description.located) {
-        (Family::Pocket, Some(_)) => pocket::of_files(&mut description, store, reference)?,
-        (Family::FastConformer, Some(_)) => fastconformer::of_files(&mut description, store, reference)?,
-        (_, Some(_)) if !runs => count_tensors(&mut description)?,
-        (_, _) => of_entry(&mut description)?,
+    match &description.located {
+        Some(_) if description.identity.runs() => {
+            family::describe_files(&mut description, store, reference)?;
+        }
+        Some(_) => count_tensors(&mut description)?,
+        None => of_entry(&mut description)?,
     }
     Ok(description)
 }
@@ -150,10 +148,7 @@ pub fn describe_shape(task: Task, name: &str) -> Result<Description, EngineError
     let entry = shape.like.and_then(catalogue::find);
     let identity = Identity::of_shape(shape);
     let mut description = Description::new(identity, entry, None);
-    match shape.family {
-        Family::FastConformer => fastconformer::of_shape(&mut description, shape.name)?,
-        _ => of_entry(&mut description)?,
-    }
+    family::describe_shape(&mut description, shape)?;
     Ok(description)
 }
 
@@ -161,16 +156,16 @@ pub fn describe_shape(task: Task, name: &str) -> Result<Description, EngineError
 fn of_entry(description: &mut Description) -> Result<(), EngineError> {
     let Some(entry) = description.entry else { return Ok(()) };
     match entry.extra {
-        Extra::Pocket(published) => pocket::of_entry(description, entry, published)?,
         Extra::Hearing { head, streaming } => {
             description.facts.push(("head", head.to_owned()));
             let hears = if streaming { "chunk by chunk" } else { "whole utterances" };
             description.facts.push(("hears", hears.to_owned()));
             description.value("head_type", head);
             description.value("offline", !streaming);
+            Ok(())
         }
+        _ => family::describe_entry(description, entry),
     }
-    Ok(())
 }
 
 /// The size of a model that this build cannot run.
@@ -192,7 +187,8 @@ fn count_tensors(description: &mut Description) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn count(shape: &[usize]) -> u64 {
+/// Values of a tensor.
+pub(crate) fn count(shape: &[usize]) -> u64 {
     shape.iter().map(|&n| n as u64).product()
 }
 

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use voce_models::pocket::PocketConfig;
 use voce_nn::weights::SafetensorsFile;
 
-use super::{Description, PartInfo, Role, count};
+use super::Files;
 use crate::EngineError;
+use crate::describe::{Description, PartInfo, Role, count};
+use crate::store::catalogue::Extra;
 use crate::store::catalogue::pocket::Pocket;
 use crate::store::{Entry, Located, Store};
 
@@ -84,23 +86,20 @@ impl Parameters {
 }
 
 /// Of a model on this machine.
-pub(super) fn of_files(
+pub(in crate::family) fn of_files(
     description: &mut Description,
     store: &Store,
     reference: &str,
 ) -> Result<(), EngineError> {
-    let config = crate::speaker::describe(store, reference)?;
+    let config = Files::find(store, reference)?.config;
     let weights = description.located.as_ref().map(weights).unwrap_or_default();
     fill(description, &config, &Parameters::of_files(&weights)?);
     Ok(())
 }
 
 /// Of a model of the catalogue.
-pub(super) fn of_entry(
-    description: &mut Description,
-    entry: &Entry,
-    published: &Pocket,
-) -> Result<(), EngineError> {
+pub(in crate::family) fn of_entry(description: &mut Description, entry: &Entry) -> Result<(), EngineError> {
+    let Extra::Pocket(published) = entry.extra else { return Ok(()) };
     let bad = |source| EngineError::Config { path: entry.alias.into(), source };
     let config = PocketConfig::from_yaml(&entry.config_text().unwrap_or_default()).map_err(bad)?;
     fill(description, &config, &Parameters::of_entry(published));

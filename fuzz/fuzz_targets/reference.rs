@@ -1,0 +1,4 @@
+//! libFuzzer on `reference`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| voce_fuzz::run("reference", data));
