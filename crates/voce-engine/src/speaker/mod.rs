@@ -49,7 +49,7 @@ const AHEAD_SECONDS: usize = 20;
 const MAX_SLOTS: usize = 256;
 const MAX_DEVICE_SLOTS: usize = 1024;
 /// Requests at once that a device is prepared for one by one; beyond, for powers of two.
-const WARM_EACH: usize = 32;
+const WARM_EACH: usize = 64;
 /// Frames of a request that warms a model up: enough for a step to repeat.
 const WARM_FRAMES: usize = 4;
 /// What it says.
