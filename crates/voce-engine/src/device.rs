@@ -73,6 +73,42 @@ impl DeviceChoice {
     }
 }
 
+/// Where a model is to run, as options say it.
+#[derive(Clone, Debug, Default)]
+pub enum Placement {
+    /// The first GPU if there is one that works, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+    /// A device that is open.
+    On(Arc<Device>),
+}
+
+impl From<DeviceChoice> for Placement {
+    fn from(choice: DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Auto => Self::Auto,
+            DeviceChoice::Cpu => Self::Cpu,
+            DeviceChoice::Cuda(number) => Self::Cuda(number),
+        }
+    }
+}
+
+impl From<Option<Arc<Device>>> for Placement {
+    fn from(device: Option<Arc<Device>>) -> Self {
+        device.map_or(Self::Cpu, Self::On)
+    }
+}
+
+impl From<Arc<Device>> for Placement {
+    fn from(device: Arc<Device>) -> Self {
+        Self::On(device)
+    }
+}
+
 /// Devices that are open, by their numbers: models of one process share them.
 static OPEN: Mutex<Vec<(usize, Weak<Device>)>> = Mutex::new(Vec::new());
 
@@ -100,8 +136,21 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(device: Option<&Arc<Device>>, isa: Option<Isa>) -> Result<Self, EngineError> {
-        Ok(Self { device: device.cloned(), isa: Isa::chosen(isa)? })
+    pub(crate) fn new(placement: &Placement, isa: Option<Isa>) -> Result<Self, EngineError> {
+        let device = match placement {
+            Placement::Auto => DeviceChoice::Auto.open()?,
+            Placement::Cpu => None,
+            Placement::Cuda(number) => DeviceChoice::Cuda(*number).open()?,
+            Placement::On(device) => Some(device.clone()),
+        };
+        Ok(Self { device, isa: Isa::chosen(isa)? })
+    }
+
+    /// The precision that was asked for, or the one that suits the place: int8 on a CPU, and bf16 on a GPU, whose memory
+    /// is faster.
+    pub(crate) fn precision(&self, asked: Option<Precision>) -> Precision {
+        let suits = if self.device.is_some() { Precision::Bf16 } else { Precision::Int8 };
+        asked.unwrap_or(suits)
     }
 
     /// The formats of a precision here.
@@ -186,7 +235,9 @@ mod tests {
     #[test]
     fn four_bits_are_refused_on_a_gpu_and_the_cpu_is_always_there() {
         assert!(DeviceChoice::Cpu.open().unwrap().is_none());
-        let place = Place::new(None, None).unwrap();
+        let place = Place::new(&Placement::Cpu, None).unwrap();
+        assert_eq!(place.precision(None), Precision::Int8);
+        assert_eq!(place.precision(Some(Precision::F32)), Precision::F32);
         assert!(place.formats(Precision::Int4).is_ok());
     }
 }

@@ -16,6 +16,7 @@ use crate::store::{StoreError, Task};
 
 /// Errors of the engine; each has a short code for scripts and metrics.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The model's files are not there.
     #[error(transparent)]

@@ -1,4 +1,35 @@
-//! The engine: model store, and speakers that own a model and turn text into audio.
+//! The engine of Voce: models that speak, hear and hold conversations, on a CPU or a GPU, and the store they come from.
+//!
+//! Speak a sentence into a file:
+//!
+//! ```no_run
+//! use voce_engine::{SpeakRequest, Speaker, store::Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Store::from_env()?;
+//! let speaker = Speaker::open(&store, "pocket", &Default::default())?;
+//! speaker.speak("Hello there.", &SpeakRequest::voice("alba"))?.save("hi.wav")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Transcribe one:
+//!
+//! ```no_run
+//! use voce_engine::{listener::Listener, store::Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Store::from_env()?;
+//! let listener = Listener::open(&store, "nemotron", &Default::default())?;
+//! let text = listener.transcribe_file("talk.mp3", &Default::default())?.text;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Speaker`], a [`listener::Listener`] and a [`talker::Talker`] each own a model on threads of their own and serve as many streams at once
+//! as they have slots. Options are plain structs: end a literal with `..Default::default()`, for fields may come. Streams are
+//! iterators; with the feature `futures` they are `futures::Stream`s, too. The `examples/` folder has live streaming, cloning, and
+//! many streams at once.
 #![forbid(unsafe_code)]
 
 mod auto;
@@ -23,7 +54,7 @@ mod wake;
 
 pub use auto::{Auto, auto, auto_precision};
 pub use describe::{Description, describe, describe_shape};
-pub use device::{DeviceChoice, UnknownDevice};
+pub use device::{DeviceChoice, Placement, UnknownDevice};
 pub use error::EngineError;
 pub use pulse::Pulse;
 pub use shapes::shapes;
@@ -33,3 +64,6 @@ pub use speaker::{
 };
 pub use stage_time::StageTime;
 pub use voce_models::stage;
+pub use voce_nn::Precision;
+pub use voce_runtime::Isa;
+pub use voce_runtime::cuda::Device;

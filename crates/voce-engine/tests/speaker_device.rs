@@ -13,7 +13,7 @@ fn a_device_says_what_the_cpu_says() {
     let device = Device::emulated().unwrap();
     let on_cpu = Talker::new("lsd4", &exact());
     for overlap in [Overlap::InTurn, Overlap::Beside] {
-        let options = SpeakerOptions { device: Some(device.clone()), overlap, slots: 2, ..exact() };
+        let options = SpeakerOptions { device: device.clone().into(), overlap, slots: 2, ..exact() };
         let on_device = Talker::new("lsd4", &options);
         assert!(on_device.speaker.info().device.as_deref().is_some_and(|d| d.contains("emulated")));
         let say = |t: &Talker| {

@@ -136,7 +136,7 @@ fn max_frames_is_exact_for_a_model_that_never_ends() {
 #[test]
 fn max_frames_goes_beyond_the_estimate_and_the_cache_grows_without_a_trace() {
     for precision in Precision::ON_CPU {
-        let t = Talker::new("pointwise", &SpeakerOptions { precision, ..exact() });
+        let t = Talker::new("pointwise", &SpeakerOptions { precision: Some(precision), ..exact() });
         let endless = SpeakRequest { eos_threshold: ENDLESS, temperature: Some(0.3), ..t.request() };
         let mut stream = t.speaker.speak("Go.", &endless).unwrap();
         let estimate = audio(&mut stream);

@@ -9,7 +9,7 @@ use voce_engine::{SpeakRequest, Speaker};
 use voce_nn::Precision;
 
 fn say(store: &Store, precision: Precision) -> Vec<f32> {
-    let options = SpeakerOptions { precision, threads: 1, ..Default::default() };
+    let options = SpeakerOptions { precision: Some(precision), threads: 1, ..Default::default() };
     let speaker = Speaker::open(store, folder("lsd").to_str().unwrap(), &options).unwrap();
     let voice = speaker.voice("voice").unwrap();
     let request = SpeakRequest {

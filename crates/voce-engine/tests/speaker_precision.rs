@@ -62,7 +62,7 @@ fn led(case: &str, precision: Precision) -> (f64, f64) {
 /// Decibels of the first three frames of a request, left to itself.
 fn left_alone(case: &str, precision: Precision) -> f64 {
     let say = |precision| {
-        let t = Talker::new(case, &SpeakerOptions { precision, ..exact() });
+        let t = Talker::new(case, &SpeakerOptions { precision: Some(precision), ..exact() });
         let request = SpeakRequest { max_frames: Some(3), temperature: Some(0.3), seed: 1, ..t.request() };
         t.say("The quick brown fox.", &request)
     };

@@ -83,7 +83,10 @@ fn every_precision_has_the_same_bits_however_the_work_is_shared() {
     for precision in Precision::ON_CPU {
         let mut first: Option<Vec<f32>> = None;
         for (threads, overlap) in [SHARING[0], SHARING[1], SHARING[4]] {
-            let t = Talker::new("wide_speaker", &SpeakerOptions { precision, threads, overlap, ..exact() });
+            let t = Talker::new(
+                "wide_speaker",
+                &SpeakerOptions { precision: Some(precision), threads, overlap, ..exact() },
+            );
             let request = SpeakRequest { max_tokens: 20, temperature: Some(0.5), seed: 7, ..t.request() };
             let lockstep = if threads == 1 { 1 } else { 4 };
             let got = t.say("Hello world. Go and look. What is it?", &SpeakRequest { lockstep, ..request });

@@ -78,7 +78,7 @@ fn a_voice_is_found_by_name_in_the_folder_in_the_store_and_by_path() {
 #[test]
 fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
     for precision in [Precision::F32, Precision::Int8] {
-        let t = Talker::new("lsd", &SpeakerOptions { precision, ..exact() });
+        let t = Talker::new("lsd", &SpeakerOptions { precision: Some(precision), ..exact() });
         let store = &t.store.store;
         let prompt = folder("lsd").join("prompt.wav");
         let cloned = t.speaker.voice(prompt.to_str().unwrap()).unwrap();
@@ -131,7 +131,7 @@ fn a_voice_of_another_model_is_refused() {
 
     // Voices that other speakers have loaded fit neither.
     let other = Talker::new("drifting_gqa", &exact());
-    let half = Talker::new("lsd4", &SpeakerOptions { precision: Precision::Bf16, ..exact() });
+    let half = Talker::new("lsd4", &SpeakerOptions { precision: Some(Precision::Bf16), ..exact() });
     for voice in [other.voice.clone(), half.voice.clone()] {
         let request = SpeakRequest { voice: voice.into(), ..t.request() };
         let e = t.speaker.speak("Hello world.", &request).map(drop).unwrap_err();

@@ -117,8 +117,13 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     progress.set_message("loading the models");
     let start = Instant::now();
     let reference = ModelArgs { model: args.speak, language: None }.reference(&store)?;
-    let options =
-        SpeakerOptions { precision, threads, slots: 1, device: device.clone(), ..SpeakerOptions::default() };
+    let options = SpeakerOptions {
+        precision: Some(precision),
+        threads,
+        slots: 1,
+        device: device.clone().into(),
+        ..SpeakerOptions::default()
+    };
     let speaker = Speaker::open(&store, &reference, &options)?;
     let voice = match speaker.default_voice() {
         Some(name) => speaker.voice(&name)?.into(),
@@ -128,7 +133,13 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     interrupt::check()?;
     let start = Instant::now();
     let reference = hear::model::reference(&store, args.hear.as_deref())?;
-    let options = ListenerOptions { precision, threads, slots: 1, device, ..ListenerOptions::default() };
+    let options = ListenerOptions {
+        precision: Some(precision),
+        threads,
+        slots: 1,
+        device: device.into(),
+        ..ListenerOptions::default()
+    };
     let listener = Listener::open(&store, &reference, &options)?;
     let listener_load = start.elapsed();
     interrupt::check()?;

@@ -57,8 +57,8 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
     let reference = how.model.reference(store)?;
     let device = how.device.open()?;
     let options = SpeakerOptions {
-        precision: device::precision(how.precision, device.as_ref()),
-        device,
+        precision: Some(device::precision(how.precision, device.as_ref())),
+        device: device.into(),
         threads: how.threads,
         slots: 1,
         ..SpeakerOptions::default()

@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn random_shapes_have_a_tokeniser_of_their_size() {
-        let place = Place::new(None, None).unwrap();
+        let place = Place::new(&crate::device::Placement::Cpu, None).unwrap();
         let shape = crate::shape(Task::Hearing, "nano-ear").unwrap();
         let opened = random(shape, 1, &place, Precision::Int8).unwrap();
         assert_eq!(opened.hearing.tokenizer().vocab_size(), opened.hearing.info().vocab);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_same_weights_have_one_fingerprint_and_others_another() {
-        let place = Place::new(None, None).unwrap();
+        let place = Place::new(&crate::device::Placement::Cpu, None).unwrap();
         let print = |name: &str, precision| {
             let settings = Settings::from_vars(|name| (name == "HOME").then(|| "/nowhere".into())).unwrap();
             let path = fixture(name);

@@ -73,7 +73,7 @@ impl ListenerInfo {
             languages: about.languages.clone(),
             head: about.head,
             vocab: about.vocab,
-            precision: options.precision,
+            precision: place.precision(options.precision),
             threads: threads * lanes,
             isa: place.isa,
             device: place.device.as_ref().map(|d| d.info().to_string()),

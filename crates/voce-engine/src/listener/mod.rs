@@ -18,6 +18,7 @@ mod streams;
 pub mod subtitles;
 #[cfg(test)]
 mod tests;
+mod transcript;
 mod utterance;
 mod words;
 mod work;
@@ -43,6 +44,7 @@ pub use outlet::{ListenStats, MAX_EVENTS, TranscriptStream};
 pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
 pub use sender::AudioSender;
 pub use stats::ListenerStats;
+pub use transcript::Transcript;
 
 use crate::EngineError;
 use crate::device::Place;
@@ -85,9 +87,9 @@ pub struct Listener {
 impl Listener {
     /// Opens a recogniser by reference (a folder, a `.nemo` file, a catalogue name), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &ListenerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let place = Place::new(&options.device, options.isa)?;
         let OpenedHearing { hearing, packed } =
-            family::open_hearing(store, reference, &place, options.precision)?;
+            family::open_hearing(store, reference, &place, place.precision(options.precision))?;
         let mut listener = Self::start(reference.to_owned(), hearing, &place, options)?;
         listener.keeping = packed.and_then(|cache| packed::keep(cache, store.packed_dir()));
         Ok(listener)
@@ -95,9 +97,9 @@ impl Listener {
 
     /// A recogniser of a published size with random weights; [`shapes`](crate::shapes) names them.
     pub fn random(shape: &str, seed: u64, options: &ListenerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let place = Place::new(&options.device, options.isa)?;
         let shape = crate::shape(Task::Hearing, shape)?;
-        let opened = family::random_hearing(shape, seed, &place, options.precision)?;
+        let opened = family::random_hearing(shape, seed, &place, place.precision(options.precision))?;
         Self::start(shape.name.to_owned(), opened.hearing, &place, options)
     }
 

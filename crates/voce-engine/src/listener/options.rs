@@ -1,12 +1,11 @@
 //! How a listener is set up.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use voce_nn::Precision;
 use voce_runtime::Isa;
-use voce_runtime::cuda::Device;
 
+use crate::device::Placement;
 use crate::fault::Faults;
 use crate::trace::Trace;
 
@@ -18,8 +17,8 @@ pub const MAX_SLOTS: usize = 16_384;
 /// How a listener is set up.
 #[derive(Clone, Debug)]
 pub struct ListenerOptions {
-    /// Precision of the weights.
-    pub precision: Precision,
+    /// Precision of the weights; what suits the CPU or the device when absent.
+    pub precision: Option<Precision>,
     /// Threads; 0 chooses. On a device those of all lanes together, for what the host does.
     pub threads: usize,
     /// Streams that run side by side.
@@ -28,8 +27,8 @@ pub struct ListenerOptions {
     pub lanes: usize,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
-    /// The device; none is the CPU.
-    pub device: Option<Arc<Device>>,
+    /// Where the model runs.
+    pub device: Placement,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
     /// Keep each thread on a core of its own, where there are enough.
@@ -43,12 +42,12 @@ pub struct ListenerOptions {
 impl Default for ListenerOptions {
     fn default() -> Self {
         Self {
-            precision: Precision::Int8,
+            precision: None,
             threads: 0,
             slots: DEFAULT_SLOTS,
             lanes: 0,
             isa: None,
-            device: None,
+            device: Placement::Auto,
             trace: None,
             pin: false,
             keep_warm: None,

@@ -146,6 +146,18 @@ impl Iterator for TranscriptStream {
     }
 }
 
+#[cfg(feature = "futures")]
+impl futures_core::Stream for TranscriptStream {
+    type Item = Result<ListenEvent, EngineError>;
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.get_mut().poll_event(cx)
+    }
+}
+
 impl Drop for TranscriptStream {
     fn drop(&mut self) {
         // The sender learns at once that nobody listens; the model when it next looks.

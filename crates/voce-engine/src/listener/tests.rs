@@ -6,7 +6,7 @@ use super::*;
 fn open(delay: usize, slots: usize) -> (Arc<Double>, Listener) {
     let double = Double::new(delay);
     let options = ListenerOptions { threads: 1, slots, ..Default::default() };
-    let place = Place::new(None, None).unwrap();
+    let place = Place::new(&crate::device::Placement::Cpu, None).unwrap();
     let listener = Listener::start("double".into(), double.clone(), &place, &options).unwrap();
     (double, listener)
 }

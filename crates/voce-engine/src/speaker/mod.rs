@@ -76,8 +76,8 @@ pub struct Speaker {
 impl Speaker {
     /// Opens a model by reference (a folder, a catalogue name, `owner/repo`), all of whose files are here.
     pub fn open(store: &Store, reference: &str, options: &SpeakerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
-        let opened = family::open_speech(store, reference, &place, options.precision)?;
+        let place = Place::new(&options.device, options.isa)?;
+        let opened = family::open_speech(store, reference, &place, place.precision(options.precision))?;
         let packed = opened.packed.clone();
         let mut speaker = Self::start(reference.to_owned(), opened, place, options)?;
         speaker.store = Some(store.clone());
@@ -87,9 +87,9 @@ impl Speaker {
 
     /// A model of a published size with random weights; [`shapes`](crate::shapes) names them.
     pub fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let place = Place::new(&options.device, options.isa)?;
         let shape = crate::shape(Task::Speech, shape)?;
-        let opened = family::random_speech(shape, seed, &place, options.precision)?;
+        let opened = family::random_speech(shape, seed, &place, place.precision(options.precision))?;
         Self::start(shape.name.to_owned(), opened, place, options)
     }
 
@@ -99,7 +99,7 @@ impl Speaker {
         speech: Arc<dyn Speech>,
         options: &SpeakerOptions,
     ) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let place = Place::new(&options.device, options.isa)?;
         let opened = OpenedSpeech { speech, shelf: Shelf::default(), packed: None };
         Self::start(name.into(), opened, place, options)
     }
@@ -131,7 +131,7 @@ impl Speaker {
             family: kind.family,
             sample_rate: kind.sample_rate,
             frame_rate: kind.frame_rate(),
-            precision: options.precision,
+            precision: place.precision(options.precision),
             threads,
             isa: place.isa,
             device: place.device.as_ref().map(|d| d.info().to_string()),

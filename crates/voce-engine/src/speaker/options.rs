@@ -1,13 +1,12 @@
 //! How a speaker is set up, and what it tells of itself.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use voce_models::stage::StageInfo;
 use voce_nn::Precision;
 use voce_runtime::Isa;
-use voce_runtime::cuda::Device;
 
+use crate::device::Placement;
 use crate::fault::Faults;
 use crate::trace::Trace;
 
@@ -29,8 +28,8 @@ pub enum Overlap {
 /// How a speaker is set up.
 #[derive(Clone, Debug)]
 pub struct SpeakerOptions {
-    /// Precision of the weights.
-    pub precision: Precision,
+    /// Precision of the weights; what suits the CPU or the device when absent.
+    pub precision: Option<Precision>,
     /// Threads; 0 chooses.
     pub threads: usize,
     /// Passages and requests that run side by side.
@@ -39,8 +38,8 @@ pub struct SpeakerOptions {
     pub overlap: Overlap,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
-    /// The device; none is the CPU.
-    pub device: Option<Arc<Device>>,
+    /// Where the model runs.
+    pub device: Placement,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
     /// Keep each thread on a core of its own, where there are enough.
@@ -54,12 +53,12 @@ pub struct SpeakerOptions {
 impl Default for SpeakerOptions {
     fn default() -> Self {
         Self {
-            precision: Precision::Int8,
+            precision: None,
             threads: 0,
             slots: DEFAULT_SLOTS,
             overlap: Overlap::Auto,
             isa: None,
-            device: None,
+            device: Placement::Auto,
             trace: None,
             pin: false,
             keep_warm: None,

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use voce_models::dialogue::Dialogue;
 use voce_runtime::Isa;
-use voce_runtime::cuda::Device;
 
 pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
 pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
 
 use crate::EngineError;
-use crate::device::{Place, has_room};
+use crate::device::{Place, Placement, has_room};
 use crate::fault::Faults;
 use crate::lane::{Lane, Team, default_threads};
 use crate::pulse::Pulse;
@@ -39,8 +38,8 @@ pub struct TalkerOptions {
     pub slots: usize,
     /// Instruction set; the best, or `VOCE_CPU`'s, when absent.
     pub isa: Option<Isa>,
-    /// The device; none is the CPU.
-    pub device: Option<Arc<Device>>,
+    /// Where the model runs.
+    pub device: Placement,
     /// Where to record what the stages do.
     pub trace: Option<Trace>,
     /// Keep each thread on a core of its own, where there are enough.
@@ -57,7 +56,7 @@ impl Default for TalkerOptions {
             threads: 0,
             slots: DEFAULT_SLOTS,
             isa: None,
-            device: None,
+            device: Placement::Auto,
             trace: None,
             pin: false,
             keep_warm: None,
@@ -82,7 +81,7 @@ pub struct Talker {
 impl Talker {
     /// A talker over a model that is loaded.
     pub fn new(dialogue: Arc<dyn Dialogue>, options: &TalkerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(options.device.as_ref(), options.isa)?;
+        let place = Place::new(&options.device, options.isa)?;
         let slots = options.slots.clamp(1, MAX_SLOTS);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let info = dialogue.info();

@@ -8,7 +8,7 @@ use super::support::{Heard, clip, exact, feed, fixtures, hear, open, rest, store
 
 /// A small recogniser on a device.
 fn open_on(device: &std::sync::Arc<Device>, name: &str) -> Listener {
-    let options = ListenerOptions { device: Some(device.clone()), ..exact(2) };
+    let options = ListenerOptions { device: device.clone().into(), ..exact(2) };
     Listener::open(&store(), fixtures().join(name).to_str().unwrap(), &options).unwrap()
 }
 

@@ -10,4 +10,5 @@ mod robustness;
 mod snapshots;
 mod streams;
 mod support;
+mod transcripts;
 mod windows;

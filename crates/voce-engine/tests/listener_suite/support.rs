@@ -21,7 +21,7 @@ pub(crate) fn store() -> Store {
 
 /// f32 on one thread.
 pub(crate) fn exact(slots: usize) -> ListenerOptions {
-    ListenerOptions { precision: Precision::F32, threads: 1, slots, ..Default::default() }
+    ListenerOptions { precision: Some(Precision::F32), threads: 1, slots, ..Default::default() }
 }
 
 pub(crate) fn open(name: &str, slots: usize) -> Listener {

@@ -58,7 +58,12 @@ pub struct Talker {
 
 /// f32 on one thread.
 pub fn exact() -> SpeakerOptions {
-    SpeakerOptions { precision: Precision::F32, threads: 1, overlap: Overlap::InTurn, ..Default::default() }
+    SpeakerOptions {
+        precision: Some(Precision::F32),
+        threads: 1,
+        overlap: Overlap::InTurn,
+        ..Default::default()
+    }
 }
 
 /// f32 on two threads, a stage each.

@@ -79,11 +79,11 @@ fn one(
     let trace = args.trace.as_ref().map(|_| Trace::default());
     let slots = args.streams.iter().copied().max().unwrap_or(1);
     let options = ListenerOptions {
-        precision,
+        precision: Some(precision),
         threads,
         slots,
         lanes: args.lanes,
-        device,
+        device: device.clone().into(),
         trace: trace.clone(),
         pin: args.pin,
         ..ListenerOptions::default()
@@ -91,7 +91,6 @@ fn one(
     let progress = console.progress();
     progress.set_message(format!("loading {precision}"));
     machine::reset_peak_rss();
-    let device = options.device.clone();
     // Copying the audio of a GPU's streams needs more than one core; on a CPU the model has the others.
     let feeders = if device.is_some() { machine::cores() } else { 1 };
     let begun = Instant::now();

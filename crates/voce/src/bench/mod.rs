@@ -131,10 +131,10 @@ fn one(
         if args.frames.is_some() { args.streams.iter().copied().max().unwrap_or(1) } else { args.lockstep };
     let (trace_to, pin) = (trace.clone(), args.pin);
     let options = SpeakerOptions {
-        precision,
+        precision: Some(precision),
         threads,
         slots,
-        device,
+        device: device.clone().into(),
         trace: trace_to,
         pin,
         ..SpeakerOptions::default()
@@ -172,7 +172,7 @@ fn one(
         ..SpeakRequest::default()
     };
     let head = Head::new(&speaker, voice_name, load);
-    let device = options.device.as_ref();
+    let device = device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
     if args.streams != [1] {
         let text = texts::of_tokens(|text| speaker.count_tokens(text), TOKENS);

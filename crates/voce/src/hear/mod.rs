@@ -52,8 +52,8 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
     }
     let device = args.device.open()?;
     let options = ListenerOptions {
-        precision: device::precision(args.precision, device.as_ref()),
-        device,
+        precision: Some(device::precision(args.precision, device.as_ref())),
+        device: device.into(),
         threads: args.threads,
         slots: inputs.len().clamp(1, usize::from(args.streams)),
         pin: args.pin,

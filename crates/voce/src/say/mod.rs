@@ -50,8 +50,8 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let slots = if args.sampling.max_frames.is_some() { 1 } else { args.lockstep };
     let device = args.run.device.open()?;
     let options = SpeakerOptions {
-        precision: device::precision(args.run.precision, device.as_ref()),
-        device,
+        precision: Some(device::precision(args.run.precision, device.as_ref())),
+        device: device.into(),
         threads: args.run.threads,
         slots,
         overlap: match args.run.overlap {

@@ -91,11 +91,11 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         // A voice is on all of them, with a share of the slots on each.
         let mut opens = devices.iter().map(|device| {
             let options = SpeakerOptions {
-                precision: precision(device.as_ref()),
+                precision: Some(precision(device.as_ref())),
                 threads,
                 slots: slots.div_ceil(devices.len()) + if devices.len() > 1 { SPARE } else { 0 },
                 overlap: Overlap::Auto,
-                device: device.clone(),
+                device: device.clone().into(),
                 pin: settings.pin,
                 keep_warm,
                 ..SpeakerOptions::default()
@@ -122,10 +122,10 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         // A recogniser is on all of them, with a share of the slots on each.
         let opens = devices.iter().map(|device| {
             let options = ListenerOptions {
-                precision: precision(device.as_ref()),
+                precision: Some(precision(device.as_ref())),
                 threads,
                 slots: slots.div_ceil(devices.len()) + SPARE,
-                device: device.clone(),
+                device: device.clone().into(),
                 pin: settings.pin,
                 keep_warm,
                 ..ListenerOptions::default()
