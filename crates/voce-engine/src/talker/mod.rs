@@ -76,6 +76,7 @@ pub struct Talker {
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     pulse: Arc<Pulse>,
+    device: Option<Arc<Device>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -114,12 +115,18 @@ impl Talker {
         let thread = team.spawn("voce-talk", move |exec| {
             Lane { exec, waker: lane_waker, stop: lane_stop, pulse: lane_pulse, keep_warm }.run(&mut work);
         })?;
-        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, thread: Some(thread) })
+        let device = options.device.clone();
+        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, device, thread: Some(thread) })
     }
 
     /// What was loaded.
     pub fn info(&self) -> &DialogueInfo {
         self.dialogue.info()
+    }
+
+    /// The device it runs on; none is the CPU.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
     }
 
     /// The pulse of its thread.
