@@ -10,6 +10,10 @@ pub enum FaultPoint {
     Codec,
     /// In what the model thread does for one stream alone.
     Stream,
+    /// While a speaker's streams begin.
+    Begin,
+    /// While a voice is cloned.
+    Clone,
 }
 
 #[cfg(feature = "fault")]

@@ -57,7 +57,7 @@ fn the_voice_encoder_agrees_stage_by_stage() {
         let read = case.voice(&mut exec, &lm);
         assert_eq!(made.positions(), read.positions(), "{name}");
         for (a, b) in made.export(&mut exec).iter().zip(read.export(&mut exec)) {
-            if let (voce_models::pocket::VoiceData::Floats(a), voce_models::pocket::VoiceData::Floats(b)) =
+            if let (voce_models::speech::VoiceData::Floats(a), voce_models::speech::VoiceData::Floats(b)) =
                 (&a.data, &b.data)
             {
                 check(&format!("{name} voice state"), a, b, TOLERANCE);

@@ -333,8 +333,8 @@ mod tests {
             Matrix::pack(&arena, Format::F32, 64, 64, &values)
         };
         let cache = PackedCache::new(path.clone(), "v1".into());
-        cache.put("a", &matrix(0.0));
-        cache.put("b", &matrix(1.0));
+        cache.put("a", &matrix(0.0).unwrap());
+        cache.put("b", &matrix(1.0).unwrap());
         cache.save().unwrap();
         let text = std::fs::read(&path).unwrap();
         let at = text.windows(5).position(|w| w == b"a:f32").unwrap();

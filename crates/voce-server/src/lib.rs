@@ -6,6 +6,7 @@
 
 pub mod ears;
 pub mod mouth;
+pub mod partner;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -28,6 +28,7 @@ pub use voce_models::speech::{
 use crate::EngineError;
 use crate::device::{Place, has_room};
 use crate::family::{self, OpenedSpeech, Shelf};
+use crate::fault::Faults;
 use crate::lane::{Lane, Team};
 use crate::packed;
 use crate::pulse::Pulse;
@@ -70,6 +71,7 @@ pub struct Speaker {
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     pulse: Arc<Pulse>,
+    faults: Faults,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -196,6 +198,7 @@ impl Speaker {
             waker,
             stop,
             pulse,
+            faults: options.faults.clone(),
             threads: handles,
         })
     }

@@ -12,6 +12,7 @@ use voce_runtime::Exec;
 
 use super::Speaker;
 use crate::EngineError;
+use crate::fault::FaultPoint;
 use crate::wake::lock;
 
 /// Voices that come with a model and were asked for by name: their files do not change while it is open.
@@ -76,6 +77,7 @@ impl Speaker {
         let decoder = Decoder::open(source, extension, &DecodeLimits::default()).map_err(wrap)?;
         let rate = self.info.sample_rate as u32;
         let samples = from_decoder(decoder, rate, LongPrompt::CutOnPause).map_err(wrap)?;
+        self.faults.pass(FaultPoint::Clone);
         self.make_voice(&name, VoiceSource::Clip { samples: &samples, text })
     }
 

@@ -250,7 +250,10 @@ impl SpeakWork {
         let (ids, prompts): (Vec<u64>, Vec<Prompt>) = prompts.into_iter().unzip();
         self.pulse.begin(Stage::Model);
         let begun = Instant::now();
-        let result = lane::alone(|| self.synth.begin(exec, &prompts));
+        let result = lane::alone(|| {
+            self.faults.pass(FaultPoint::Begin);
+            self.synth.begin(exec, &prompts)
+        });
         if let Err(e) = result.and_then(|begun| begun.map_err(EngineError::from)) {
             let reason = e.to_string();
             self.pulse.end(Stage::Model, begun.elapsed(), 1, std::iter::empty());

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use voce_models::dialogue::Dialogue;
 use voce_runtime::Isa;
+use voce_runtime::cuda::Device;
 
 pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
 pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
@@ -75,6 +76,7 @@ pub struct Talker {
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     pulse: Arc<Pulse>,
+    device: Option<Arc<Device>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -113,12 +115,18 @@ impl Talker {
         let thread = team.spawn("voce-talk", move |exec| {
             Lane { exec, waker: lane_waker, stop: lane_stop, pulse: lane_pulse, keep_warm }.run(&mut work);
         })?;
-        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, thread: Some(thread) })
+        let device = place.device;
+        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, device, thread: Some(thread) })
     }
 
     /// What was loaded.
     pub fn info(&self) -> &DialogueInfo {
         self.dialogue.info()
+    }
+
+    /// The device it runs on; none is the CPU.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
     }
 
     /// The pulse of its thread.

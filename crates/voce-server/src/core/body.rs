@@ -45,7 +45,7 @@ impl Incoming {
         }
         let (limits, caller) = (&budget.limits, Caller::current());
         let deadline = Instant::now() + limits.body_time;
-        let turn = budget.body_turn(&caller, declared.unwrap_or(limit));
+        let turn = budget.body_line.enter(&caller, declared.unwrap_or(limit));
         let turn = timeout_at(deadline, turn).await.map_err(|_| ServerError::Overloaded("bodies"))??;
         let share = budget.bodies.take(&caller, 0).map_err(|_| ServerError::Overloaded("bodies"))?;
         let pace = Pace::new(limits.body_grace, limits::BODY_RATE);

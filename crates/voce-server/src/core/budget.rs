@@ -14,8 +14,10 @@ use super::limits::Limits;
 
 /// No limit.
 const ANY: usize = usize::MAX;
-/// The unit of a caller's line for bodies.
+/// What lines are counted in.
 const LINE_UNIT: usize = 1024;
+/// The most of it that a line has: a tebibyte.
+const MOST_UNITS: usize = 1 << 30;
 /// Lines that are kept before those that nobody stands in are looked for.
 const LINES: usize = 256;
 
@@ -177,8 +179,10 @@ pub(crate) struct Budget {
     pub(crate) decoders: Arc<Purse>,
     /// Voices that are being cloned.
     pub(crate) clones: Arc<Purse>,
-    /// Bodies of one caller that come one after the other, because together they are too many.
-    lines: Mutex<HashMap<Who, Weak<Semaphore>>>,
+    /// Bodies of one caller come one after the other where together they are too many.
+    pub(crate) body_line: Line,
+    /// Large WebSocket messages on their way in or at work.
+    pub(crate) messages: Line,
 }
 
 impl Budget {
@@ -199,7 +203,8 @@ impl Budget {
             bodies: all("body_bytes", limits.bodies),
             decoders: all("decoders", limits.decoders),
             clones: all("clones", limits.clones),
-            lines: Mutex::default(),
+            body_line: Line::new(ANY, limits.bodies_per_caller),
+            messages: Line::new(limits.messages, limits.messages_per_caller),
             limits,
         }
     }
@@ -215,35 +220,59 @@ impl Budget {
         Purse::new(what, Most { in_all: ANY, per_key, per_address, spares_loopback })
     }
 
-    /// The turn of a body of this many bytes among those of the same caller; it is read when it has come.
-    pub(crate) async fn body_turn(&self, caller: &Caller, bytes: usize) -> Result<Turn, ServerError> {
-        let room = (self.limits.bodies_per_caller / LINE_UNIT).clamp(1, Semaphore::MAX_PERMITS.min(1 << 30));
-        let line = {
-            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() >= LINES {
-                lines.retain(|_, line| line.strong_count() > 0);
-            }
-            let line = lines.get(&caller.who()).and_then(Weak::upgrade);
-            let line = line.unwrap_or_else(|| Arc::new(Semaphore::new(room)));
-            lines.insert(caller.who(), Arc::downgrade(&line));
-            line
-        };
-        let units = bytes.div_ceil(LINE_UNIT).clamp(1, room) as u32;
-        // The semaphore is never closed.
-        let permit = line.clone().acquire_many_owned(units).await.map_err(|_| ServerError::Internal)?;
-        Ok(Turn { _permit: permit, _line: line })
-    }
-
     /// Every purse that is not a model's.
     pub(crate) fn purses(&self) -> [&Arc<Purse>; 4] {
         [&self.connections, &self.bodies, &self.decoders, &self.clones]
     }
 }
 
-/// A body's turn; the next one's comes when it is dropped.
+/// Bytes that are waited for: room for so many in all, and for so many of each caller.
+pub(crate) struct Line {
+    all: Arc<Semaphore>,
+    all_units: usize,
+    own_units: usize,
+    by_caller: Mutex<HashMap<Who, Weak<Semaphore>>>,
+}
+
+/// What somebody has of a line; the next one's turn comes when it is dropped.
 pub(crate) struct Turn {
-    _permit: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+    // The line of a caller is there as long as somebody stands in it.
     _line: Arc<Semaphore>,
+}
+
+impl Line {
+    fn new(in_all: usize, per_caller: usize) -> Self {
+        let units = |bytes: usize| (bytes / LINE_UNIT).clamp(1, MOST_UNITS);
+        let (all_units, own_units) = (units(in_all), units(per_caller));
+        Self { all: Arc::new(Semaphore::new(all_units)), all_units, own_units, by_caller: Mutex::default() }
+    }
+
+    /// Waits for room, behind what the same caller asked for before. What is larger than its caller's room has all of it.
+    pub(crate) async fn enter(&self, caller: &Caller, bytes: usize) -> Result<Turn, ServerError> {
+        let line = {
+            let mut lines = self.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() >= LINES {
+                lines.retain(|_, line| line.strong_count() > 0);
+            }
+            let line = lines.get(&caller.who()).and_then(Weak::upgrade);
+            let line = line.unwrap_or_else(|| Arc::new(Semaphore::new(self.own_units)));
+            lines.insert(caller.who(), Arc::downgrade(&line));
+            line
+        };
+        let units = bytes.div_ceil(LINE_UNIT).clamp(1, self.own_units.min(self.all_units)) as u32;
+        // Neither is ever closed.
+        let own = line.clone().acquire_many_owned(units).await.map_err(|_| ServerError::Internal)?;
+        let all = self.all.clone().acquire_many_owned(units).await.map_err(|_| ServerError::Internal)?;
+        Ok(Turn { _own: own, _all: all, _line: line })
+    }
+
+    /// Bytes that are held, and that there are.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        let free = self.all.available_permits().min(self.all_units);
+        ((self.all_units - free) * LINE_UNIT, self.all_units * LINE_UNIT)
+    }
 }
 
 /// A limit as it was written, 0 being none, or else as it usually is.
@@ -310,12 +339,28 @@ mod tests {
         let limits = Limits { bodies_per_caller: 64 << 10, ..Limits::default() };
         let budget = Budget::new(limits, 0);
         let (a, b) = (caller(0, "10.0.0.1"), caller(0, "10.0.0.2"));
-        let first = budget.body_turn(&a, 40 << 10).await.unwrap();
-        let mut second = Box::pin(budget.body_turn(&a, 40 << 10));
+        let first = budget.body_line.enter(&a, 40 << 10).await.unwrap();
+        let mut second = Box::pin(budget.body_line.enter(&a, 40 << 10));
         assert!(futures_util::FutureExt::now_or_never(second.as_mut()).is_none());
         // Another caller's does not wait, however large it is.
-        drop(budget.body_turn(&b, 1 << 30).await.unwrap());
+        drop(budget.body_line.enter(&b, 1 << 30).await.unwrap());
         drop(first);
         second.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_caller_does_not_have_all_room_for_messages() {
+        let limits = Limits { messages: 64 << 10, messages_per_caller: 32 << 10, ..Limits::default() };
+        let budget = Budget::new(limits, 0);
+        let (a, b) = (caller(0, "10.0.0.1"), caller(0, "10.0.0.2"));
+        let first = budget.messages.enter(&a, 32 << 10).await.unwrap();
+        let mut second = Box::pin(budget.messages.enter(&a, 1));
+        assert!(futures_util::FutureExt::now_or_never(second.as_mut()).is_none());
+        let other = budget.messages.enter(&b, 1 << 30).await.unwrap();
+        assert_eq!(budget.messages.used(), (64 << 10, 64 << 10));
+        drop(first);
+        assert!(futures_util::FutureExt::now_or_never(second.as_mut()).is_some());
+        drop(other);
+        assert_eq!(budget.messages.used().0, 0);
     }
 }

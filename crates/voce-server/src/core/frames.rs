@@ -1,5 +1,5 @@
 //! Frames on their way in. Large ones are cut, so that nobody holds buffers of their size when they are done with; and
-//! all large messages of the process share a budget, so that no number of sockets holds more than it.
+//! all large messages share a budget, so that no number of sockets holds more than it.
 
 use std::future::Future;
 use std::io;
@@ -11,20 +11,17 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::Sleep;
 
-use super::limits::{LARGE_MESSAGE, LARGE_MESSAGES, LARGE_TIME, LARGE_WAIT, WS_READ_BUFFER};
+use super::budget::{Budget, Turn};
+use super::caller::Caller;
+use super::error::ServerError;
+use super::limits::{LARGE_MESSAGE, LARGE_TIME, LARGE_WAIT, WS_READ_BUFFER};
 
 /// Longest frame that is passed on as it is.
 const FRAGMENT: u64 = 64 * 1024;
 /// Longest head of a frame.
 const MAX_HEAD: usize = 14;
-/// What the budget of large messages is counted in.
-const UNIT: usize = 64 * 1024;
-
-/// Room for large messages. It is the process's, as its memory is.
-static ROOM: Semaphore = Semaphore::const_new(LARGE_MESSAGES.div_ceil(UNIT));
 
 /// Why reading has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +33,10 @@ pub(crate) enum Verdict {
 }
 
 /// What a socket and its reader know of each other.
-#[derive(Default)]
 pub(crate) struct Claim {
-    room: Mutex<Option<SemaphorePermit<'static>>>,
+    budget: Arc<Budget>,
+    caller: Caller,
+    room: Mutex<Option<Turn>>,
     state: AtomicU8,
 }
 
@@ -47,6 +45,11 @@ const NO_ROOM: u8 = 2;
 const SLOW: u8 = 3;
 
 impl Claim {
+    /// The claim of a caller on the room that there is for large messages.
+    pub(crate) fn new(budget: Arc<Budget>, caller: Caller) -> Self {
+        Self { budget, caller, room: Mutex::default(), state: AtomicU8::new(0) }
+    }
+
     /// The last message is done with: what it took is free.
     pub(crate) fn release(&self) {
         *self.room.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -70,7 +73,7 @@ impl Claim {
         self.room.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn hold(&self, room: SemaphorePermit<'static>) {
+    fn hold(&self, room: Turn) {
         *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
     }
 
@@ -134,7 +137,7 @@ impl Head {
     }
 }
 
-type Acquire = Pin<Box<dyn Future<Output = Result<SemaphorePermit<'static>, AcquireError>> + Send>>;
+type Acquire = Pin<Box<dyn Future<Output = Result<Turn, ServerError>> + Send>>;
 
 /// A socket whose frames are cut on their way in.
 pub(crate) struct Frames<T> {
@@ -207,8 +210,12 @@ impl<T: AsyncRead + Unpin> Frames<T> {
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<io::Result<()>> {
-        let units = bytes.div_ceil(UNIT as u64).min((LARGE_MESSAGES / UNIT) as u64) as u32;
-        let acquire = self.acquire.get_or_insert_with(|| Box::pin(ROOM.acquire_many(units)));
+        let claim = &self.claim;
+        let acquire = self.acquire.get_or_insert_with(|| {
+            let (budget, caller) = (claim.budget.clone(), claim.caller);
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Box::pin(async move { budget.messages.enter(&caller, bytes).await })
+        });
         let Poll::Ready(room) = acquire.as_mut().poll(cx) else {
             self.claim.state.store(WAITING, Ordering::Relaxed);
             let patience = self.patience.0;
@@ -325,6 +332,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
+    use crate::core::limits::Limits;
 
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let head = Head { first, masked: true, length: payload.len() as u64, mask: [1, 2, 3, 4] };
@@ -334,9 +342,26 @@ mod tests {
         out.to_vec()
     }
 
+    fn claim() -> Arc<Claim> {
+        claim_on(&Arc::new(Budget::new(Limits::default(), 0)))
+    }
+
+    fn claim_on(budget: &Arc<Budget>) -> Arc<Claim> {
+        Arc::new(Claim::new(budget.clone(), Caller::default()))
+    }
+
+    /// All room that a caller has.
+    async fn all(budget: &Budget) -> Turn {
+        budget.messages.enter(&Caller::default(), usize::MAX).await.unwrap()
+    }
+
     async fn pass(bytes: Vec<u8>, max_message: usize) -> Vec<u8> {
+        pass_by(bytes, max_message, claim()).await
+    }
+
+    async fn pass_by(bytes: Vec<u8>, max_message: usize, claim: Arc<Claim>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut frames = Frames::new(io::Cursor::new(bytes), max_message, Arc::default());
+        let mut frames = Frames::new(io::Cursor::new(bytes), max_message, claim);
         frames.read_to_end(&mut out).await.unwrap();
         out
     }
@@ -398,24 +423,25 @@ mod tests {
 
     #[tokio::test]
     async fn large_messages_wait_for_room() {
-        let all = ROOM.acquire_many((LARGE_MESSAGES / UNIT) as u32).await.unwrap();
-        let claim = Arc::new(Claim::default());
+        let budget = Arc::new(Budget::new(Limits::default(), 0));
+        let taken = all(&budget).await;
+        let claim = claim_on(&budget);
         let bytes = frame(0x82, &vec![0; LARGE_MESSAGE + 1]);
         let mut frames = Frames::new(io::Cursor::new(bytes), 1 << 20, claim.clone());
         let mut buf = [0; 100];
         let mut reading = Box::pin(frames.read(&mut buf));
         let first = std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await;
         assert!(first && claim.is_waiting());
-        drop(all);
+        drop(taken);
         assert!(reading.await.unwrap() > 0);
         assert!(!claim.is_waiting() && claim.is_held());
         claim.release();
         assert!(!claim.is_held());
         // One that is as large as small ones may be does not ask.
-        let all = ROOM.acquire_many((LARGE_MESSAGES / UNIT) as u32).await.unwrap();
+        let taken = all(&budget).await;
         let small = frame(0x82, &vec![0; LARGE_MESSAGE]);
-        assert_eq!(pass(small.clone(), 1 << 20).await, small);
-        drop(all);
+        assert_eq!(pass_by(small.clone(), 1 << 20, claim_on(&budget)).await, small);
+        drop(taken);
     }
 
     #[tokio::test]
@@ -425,7 +451,8 @@ mod tests {
         let short = Duration::from_millis(1);
         let long = Duration::from_secs(60);
         // All but its last byte.
-        let claim = Arc::new(Claim::default());
+        let budget = Arc::new(Budget::new(Limits::default(), 0));
+        let claim = claim_on(&budget);
         let (mut ours, theirs) = tokio::io::duplex(1 << 20);
         tokio::io::AsyncWriteExt::write_all(&mut ours, &bytes).await.unwrap();
         let mut frames = Frames::new(theirs, 1 << 20, claim.clone());
@@ -434,11 +461,11 @@ mod tests {
         assert_eq!(claim.verdict(), Some(Verdict::Slow));
         claim.release();
         // No room.
-        let all = ROOM.acquire_many((LARGE_MESSAGES / UNIT) as u32).await.unwrap();
+        let taken = all(&budget).await;
         let mut frames = Frames::new(io::Cursor::new(bytes), 1 << 20, claim.clone());
         frames.patience = (short, long);
         assert!(frames.read_to_end(&mut Vec::new()).await.is_err());
         assert_eq!(claim.verdict(), Some(Verdict::NoRoom));
-        drop(all);
+        drop(taken);
     }
 }

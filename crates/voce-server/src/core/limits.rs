@@ -28,8 +28,10 @@ pub const MAX_AUDIO_MESSAGE: usize = 4 * 1024 * 1024;
 pub const MAX_CONTROL_MESSAGE: usize = 64 * 1024;
 /// Messages larger than this share a budget, and wait for room in it.
 pub const LARGE_MESSAGE: usize = 64 * 1024;
-/// What all large messages of the process may hold together: two of the largest.
+/// What all large messages may hold together: two of the largest.
 pub const LARGE_MESSAGES: usize = 44 * 1024 * 1024;
+/// The same of one caller: one of the largest.
+pub const LARGE_MESSAGES_PER_CALLER: usize = 22 * 1024 * 1024;
 /// How long a large message may wait for room.
 pub const LARGE_WAIT: Duration = Duration::from_secs(20);
 /// How long a large message may take to come.
@@ -130,6 +132,10 @@ pub struct Limits {
     pub bodies: usize,
     /// The same of one caller: further ones are read later.
     pub bodies_per_caller: usize,
+    /// Bytes of large WebSocket messages on their way in or at work, of all callers: further ones are read later.
+    pub messages: usize,
+    /// The same of one caller.
+    pub messages_per_caller: usize,
     /// Threads that decode audio at once.
     pub decoders: usize,
     /// Voices that are cloned at once.
@@ -183,6 +189,8 @@ impl Default for Limits {
             body_time: BODY_TIME,
             bodies: BODIES,
             bodies_per_caller: BODIES_PER_CALLER,
+            messages: LARGE_MESSAGES,
+            messages_per_caller: LARGE_MESSAGES_PER_CALLER,
             decoders: DECODERS,
             clones: CLONES,
             write_stall: WRITE_STALL,

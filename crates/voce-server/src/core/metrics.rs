@@ -361,6 +361,12 @@ impl Metrics {
         }
     }
 
+    /// Shows what is held of something that is waited for, and what there is.
+    pub(crate) fn show_line(&self, what: &'static str, (used, limit): (usize, usize)) {
+        self.budget_used.get_or_create(&WhatLabel { what }).set(used as i64);
+        self.budget_limit.get_or_create(&WhatLabel { what }).set(limit as i64);
+    }
+
     /// Counts spans, `sent` or `dropped`.
     pub(crate) fn spans(&self, outcome: &'static str, n: u64) {
         self.trace_spans.get_or_create(&OutcomeLabel { outcome }).inc_by(n);

@@ -11,7 +11,7 @@ use voce_engine::store::Store;
 use super::journal::JournalOptions;
 use super::limits::Limits;
 use super::lobby::Lobby;
-use super::models::LoadError;
+use super::models::{LoadError, Served as _};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, limits, routes, vigil};
@@ -164,6 +164,9 @@ impl Server {
             }
             for ear in &self.state.ears {
                 ear.load().await.map_err(failed(ear.id()))?;
+            }
+            for partner in &self.state.partners {
+                partner.load().await.map_err(failed(partner.id()))?;
             }
             Ok(())
         };

@@ -17,14 +17,17 @@ use super::telemetry::Telemetry;
 use crate::core::models::Served;
 use crate::ears::{Ear, EarOptions};
 use crate::mouth::{Mouth, MouthOptions};
+use crate::partner::{Partner, PartnerOptions};
 
-/// The models of a server: voices and recognisers, the first of each being the default.
+/// The models of a server, of all three kinds; the first voice and the first recogniser are the defaults.
 #[derive(Default)]
 pub struct Models {
     /// Voices.
     pub mouths: Vec<MouthOptions>,
     /// Recognisers.
     pub ears: Vec<EarOptions>,
+    /// Models that hold conversations.
+    pub partners: Vec<PartnerOptions>,
 }
 
 /// Shared by all handlers.
@@ -42,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) mouths: Vec<Arc<Mouth>>,
     pub(crate) ears: Vec<Arc<Ear>>,
+    pub(crate) partners: Vec<Partner>,
     open: HashSet<&'static str>,
 }
 
@@ -62,6 +66,7 @@ impl AppState {
         let ear = |e| Arc::new(Ear::new(e, &budget, telemetry.clone()));
         let mouths: Vec<_> = models.mouths.into_iter().map(mouth).collect();
         let ears: Vec<_> = models.ears.into_iter().map(ear).collect();
+        let partners = models.partners.into_iter().map(|p| Partner::new(p, &budget, &telemetry)).collect();
         let mut open: HashSet<&'static str> =
             super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
         if options.open_metrics {
@@ -73,6 +78,7 @@ impl AppState {
             drain: Drain::default(),
             mouths,
             ears,
+            partners,
             budget,
             store,
             metrics,
@@ -85,7 +91,8 @@ impl AppState {
     /// Every model, whatever it does.
     pub(crate) fn served(&self) -> impl Iterator<Item = &dyn Served> {
         let mouths = self.mouths.iter().map(|m| &**m as &dyn Served);
-        mouths.chain(self.ears.iter().map(|e| &**e as &dyn Served))
+        let ears = self.ears.iter().map(|e| &**e as &dyn Served);
+        mouths.chain(ears).chain(self.partners.iter().map(|p| p as &dyn Served))
     }
 
     /// Whether a route needs no key.

@@ -82,6 +82,7 @@ pub(crate) fn show(state: &AppState) {
         let gates = state.served().map(Served::gate).filter(|g| g.kind() == kind);
         metrics.show_purses(kind.slots(), gates.map(|g| g.shares()));
     }
+    metrics.show_line("message_bytes", state.budget.messages.used());
     for purse in state.budget.purses() {
         metrics.show_purses(purse.what(), std::iter::once(&**purse));
     }

@@ -74,7 +74,7 @@ where
     let limits = state.options.limits.clone();
     let drain = state.drain.clone();
     let session = drain.session();
-    let (peer, caller) = (Peer::current(), Caller::current());
+    let (peer, caller, budget) = (Peer::current(), Caller::current(), state.budget.clone());
     let (trace, meter) = (trace::current(), Meter::new(Stage::SocketWrite));
     let max_message = max_message.min(limits.ws_message);
     let config = WebSocketConfig::default()
@@ -89,7 +89,7 @@ where
             Ok(upgraded) => TokioIo::new(upgraded),
             Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
         };
-        let claim = Arc::new(Claim::default());
+        let claim = Arc::new(Claim::new(budget, caller));
         let frames = Frames::new(upgraded, max_message, claim.clone());
         let socket = WebSocketStream::from_raw_socket(frames, Role::Server, Some(config)).await;
         let now = Instant::now();
@@ -100,7 +100,9 @@ where
             born: now,
             heard: now,
             used: now,
-            alarm: Box::pin(tokio::time::sleep(limits.ws_ping)),
+            alarm: Box::pin(tokio::time::sleep(
+                limits.ws_ping.min(limits.socket_idle).min(limits.session_time),
+            )),
             stop: Box::pin(async move { drain.over().await }),
             limits,
             peer,

@@ -179,17 +179,18 @@ impl Talk {
     }
 
     async fn audio(&mut self, data: Bytes) -> Result<(), ServerError> {
-        let hearing = self.claim.open(&self.options.request).await?;
+        self.hearing().await?;
         // Filters of strange rates take a while to make, and decoders have threads: they are for those who have a slot.
-        let way = match (&mut self.way, self.options.raw) {
+        let way = match (self.way.take(), self.options.raw) {
             (Some(way), _) => way,
-            (none, Some(raw)) => {
+            (None, Some(raw)) => {
                 let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels)?;
-                none.insert(Way::Raw(Box::new(Intake::new(inlet))))
+                Way::Raw(Box::new(Intake::new(inlet)))
             }
-            (none, None) => none.insert(Way::Opus(OpusInlet::any())),
+            (None, None) => Way::Opus(OpusInlet::any(self.claim.ear().decoder()?)),
         };
-        match way {
+        let hearing = self.claim.open(&self.options.request).await?;
+        match self.way.insert(way) {
             Way::Raw(intake) => intake.push(Payload::Raw(data), hearing),
             Way::Opus(opus) => opus.push(data)?,
         }

@@ -5,6 +5,7 @@ use tokio::sync::mpsc;
 use voce_audio::{AudioError, Decoder, MonoStream};
 
 use super::SAMPLE_RATE;
+use crate::core::budget::Share;
 use crate::core::trace::Meter;
 
 /// Decoded blocks that wait to be heard.
@@ -65,11 +66,15 @@ pub(super) struct Decoding {
 }
 
 impl Decoding {
-    /// Runs a decoder on a worker.
-    pub(super) fn spawn(work: impl FnOnce(&Outlet) -> Result<(), AudioError> + Send + 'static) -> Self {
+    /// Runs a decoder on a worker, which has its share of the decoders until it ends.
+    pub(super) fn spawn(
+        share: Share,
+        work: impl FnOnce(&Outlet) -> Result<(), AudioError> + Send + 'static,
+    ) -> Self {
         let (sender, blocks) = mpsc::channel(BLOCKS);
         let outlet = Outlet(sender);
         tokio::task::spawn_blocking(move || {
+            let _share = share;
             let last = work(&outlet).map(|()| Decoded::End);
             let _ = outlet.0.blocking_send(last);
         });
@@ -91,12 +96,20 @@ impl Decoding {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::core::budget::Budget;
+    use crate::core::caller::Caller;
+    use crate::core::limits::Limits;
+
+    /// A share of decoders that nobody else wants.
+    pub(in super::super) fn share() -> Share {
+        Budget::new(Limits::default(), 0).decoders.take(&Caller::default(), 1).ok().unwrap()
+    }
 
     #[tokio::test]
     async fn a_decoder_that_panics_is_an_error_and_no_end() {
-        let mut decoding = Decoding::spawn(|outlet| {
+        let mut decoding = Decoding::spawn(share(), |outlet| {
             let _ = outlet.put(Decoded::Samples(vec![0.5]));
             panic!("a decoder's bug")
         });
@@ -108,10 +121,10 @@ mod tests {
     #[tokio::test]
     async fn ends_and_errors_come_once() {
         let mut decoding =
-            Decoding::spawn(|outlet| outlet.put(Decoded::Mark).map_err(|Gone| AudioError::Empty));
+            Decoding::spawn(share(), |outlet| outlet.put(Decoded::Mark).map_err(|Gone| AudioError::Empty));
         assert_eq!(decoding.next().await.unwrap().unwrap(), Decoded::Mark);
         assert!(decoding.next().await.is_none() && decoding.next().await.is_none());
-        let mut decoding = Decoding::spawn(|_| Err(AudioError::Truncated));
+        let mut decoding = Decoding::spawn(share(), |_| Err(AudioError::Truncated));
         assert!(matches!(decoding.next().await, Some(Err(AudioError::Truncated))));
         assert!(decoding.next().await.is_none());
     }

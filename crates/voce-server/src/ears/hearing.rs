@@ -174,7 +174,10 @@ impl Hearing {
             None => Poll::Ready(None),
         };
         match event {
-            Poll::Pending if self.is_idle(cx) => Poll::Ready(self.fail(ServerError::Idle)),
+            Poll::Pending if self.is_idle(cx) => {
+                self.metrics.cancel("idle");
+                Poll::Ready(self.fail(ServerError::Idle))
+            }
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => {
                 self.ended = true;
@@ -272,8 +275,8 @@ async fn drain(events: &mut Box<dyn EventSource>) {
 impl Drop for Hearing {
     fn drop(&mut self) {
         self.metrics.audio("in", self.seconds());
-        if !self.ended {
-            self.metrics.cancel(if self.error.is_some() { "idle" } else { "client_gone" });
+        if !self.ended && self.error.is_none() {
+            self.metrics.cancel("client_gone");
         }
         let error = self.error.or((!self.ended).then_some("client_gone"));
         if let Some(tap) = &mut self.tap {

@@ -33,7 +33,8 @@ use voce_engine::StageTime;
 use voce_engine::listener::Listener;
 
 use crate::core::admission::{Gate, Permit, Room};
-use crate::core::budget::Budget;
+use crate::core::budget::{Budget, Share};
+use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Replicas, Served, Watched};
@@ -264,6 +265,12 @@ impl Ear {
             Source::Other(recogniser, _) => recogniser.open(request)?,
         };
         Ok(Hearing::new(stream, permit.clone(), self.budget.limits.slot_idle, &self.telemetry, &self.id))
+    }
+
+    /// A share of the decoders for the caller.
+    pub(crate) fn decoder(&self) -> Result<Share, ServerError> {
+        let share = self.budget.decoders.take(&Caller::current(), 1);
+        share.map_err(|_| ServerError::Overloaded("decoders"))
     }
 
     /// Refuses a caller who would find no slot now.

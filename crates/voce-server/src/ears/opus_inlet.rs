@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use voce_audio::{AudioError, DecodeLimits, Decoder, Source};
 
 use super::decoding::{Decoded, Decoding, Outlet};
+use crate::core::budget::Share;
 use crate::core::error::ServerError;
 
 /// Messages that wait to be decoded.
@@ -59,16 +60,16 @@ pub(crate) struct OpusInlet {
 
 impl OpusInlet {
     /// For Ogg only: what is none is refused by its first bytes.
-    pub(crate) fn ogg() -> Self {
-        Self { expected: b"OggS", ..Self::any() }
+    pub(crate) fn ogg(share: Share) -> Self {
+        Self { expected: b"OggS", ..Self::any(share) }
     }
 
     /// For any container that can be read as a stream.
-    pub(crate) fn any() -> Self {
+    pub(crate) fn any(share: Share) -> Self {
         let (pieces, queue) = sync_channel(WAITING);
         let waiting = Arc::new(Waiting::default());
         let for_decoder = waiting.clone();
-        let decoding = Decoding::spawn(move |outlet| decode(queue, for_decoder, outlet));
+        let decoding = Decoding::spawn(share, move |outlet| decode(queue, for_decoder, outlet));
         Self { pieces: Some(pieces), waiting, decoding, expected: b"" }
     }
 
@@ -188,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_has_room_again_when_the_decoder_reads_on() {
-        let mut inlet = OpusInlet::any();
+        let mut inlet = OpusInlet::any(crate::ears::decoding::tests::share());
         // Junk, so that nothing is decoded from it: a head of WAV with a chunk that nobody wants.
         let mut junk = b"RIFF\xff\xff\xff\xffWAVEjunk\x00\x00\x30\x00".to_vec();
         junk.resize(WAITING_BYTES + 20, 0);

@@ -44,7 +44,7 @@ impl Transcription {
         let hearing = ear.open(request).await?;
         let extension = name.and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
         let meter = Meter::new(Stage::Decode);
-        let mut blocks = Decoding::spawn(move |outlet| {
+        let mut blocks = Decoding::spawn(ear.decoder()?, move |outlet| {
             let begun = meter.begin();
             let limits = DecodeLimits::default();
             let source = Source::bytes(bytes);

@@ -192,7 +192,11 @@ impl Talk {
             }
             AsrIn::OggOpus { data } => {
                 self.hearing().await?;
-                self.opus.get_or_insert_with(OpusInlet::ogg).push(Bytes::from(data))?;
+                let opus = match &mut self.opus {
+                    Some(opus) => opus,
+                    none => none.insert(OpusInlet::ogg(self.claim.ear().decoder()?)),
+                };
+                opus.push(Bytes::from(data))?;
             }
             AsrIn::Marker { id } => {
                 self.markers.push_back(id);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
+use crate::core::models::Served as _;
 use crate::core::query::short;
 use crate::core::state::AppState;
 
@@ -24,7 +25,9 @@ fn entries(state: &AppState) -> Vec<Value> {
         entry["streaming"] = json!(e.info().streaming);
         entry
     });
-    mouths.chain(ears).collect()
+    let partners =
+        state.partners.iter().map(|p| entry(p.id(), "speech-to-speech", (p.gate().used(), p.gate().total())));
+    mouths.chain(ears).chain(partners).collect()
 }
 
 /// All models.
@@ -40,11 +43,9 @@ pub(crate) async fn one(
     let id = match (state.mouth(Some(&name)), state.ear(Some(&name))) {
         (Ok(mouth), _) => mouth.id().to_owned(),
         (_, Ok(ear)) => ear.id().to_owned(),
+        _ if state.partners.iter().any(|p| p.id() == name) => name,
         _ => {
-            let known = entries(&state)
-                .iter()
-                .filter_map(|e| e["id"].as_str().map(str::to_owned))
-                .collect::<Vec<_>>();
+            let known: Vec<&str> = state.served().map(|m| m.id()).collect();
             return Err(ServerError::UnknownModel { name: short(&name), known: known.join(", ") });
         }
     };

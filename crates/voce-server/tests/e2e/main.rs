@@ -2,6 +2,11 @@
 #![allow(missing_docs)]
 
 mod abuse;
+mod abuse_bodies;
+mod abuse_end;
+mod abuse_pages;
+mod abuse_slots;
+mod abuse_voices;
 mod autobahn;
 mod clients;
 mod core;
@@ -19,6 +24,7 @@ mod mp4;
 mod noise;
 mod page;
 mod realtime;
+mod replicas;
 mod revival;
 mod rnnt_v2;
 mod server;

@@ -16,9 +16,10 @@ use tokio::task::JoinHandle;
 use voce_engine::fault::Faults;
 use voce_engine::speaker::Overlap;
 use voce_engine::store::{Patience, Settings, Store};
-use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
+use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions};
 use voce_server::ears::{EarOptions, Hears, OpenListener, Recogniser};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
+use voce_server::partner::PartnerOptions;
 use voce_server::{Ended, Models, Server, ServerOptions};
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
@@ -41,13 +42,24 @@ pub(crate) struct Setup {
     pub(crate) beside: bool,
     /// Places that the voice is at.
     pub(crate) parts: usize,
+    /// Opens the voice in another way, once for each place.
+    pub(crate) voices: Vec<OpenVoice>,
+    /// The voice is opened when it is first asked for.
+    pub(crate) lazy: bool,
     /// Speech requests that may wait.
     pub(crate) queue: usize,
     pub(crate) hear: Option<Arc<dyn Recogniser>>,
     /// Replicas of a recogniser of the engine, in its place.
     pub(crate) listen: Vec<OpenListener>,
     pub(crate) hear_slots: usize,
+    /// Further recognisers, by their names.
+    pub(crate) others: Vec<EarOptions>,
+    /// Models that hold conversations.
+    pub(crate) partners: Vec<PartnerOptions>,
 }
+
+/// Opens a voice with the server's store.
+pub(crate) type OpenVoice = Box<dyn Fn(&Store) -> Result<Speaker, EngineError> + Send + Sync>;
 
 impl Default for Setup {
     fn default() -> Self {
@@ -61,10 +73,14 @@ impl Default for Setup {
             faults: Faults::default(),
             beside: false,
             parts: 1,
+            voices: Vec::new(),
+            lazy: false,
             queue: 0,
             hear: None,
             listen: Vec::new(),
             hear_slots: 4,
+            others: Vec::new(),
+            partners: Vec::new(),
         }
     }
 }
@@ -108,6 +124,14 @@ impl Setup {
             };
             let mut mouth = MouthOptions::new("small", Box::new(open.clone()));
             mouth.open.extend((1..self.parts).map(|_| Box::new(open.clone()) as OpenSpeaker));
+            if !self.voices.is_empty() {
+                let with_store = |open: OpenVoice| {
+                    let store = store.clone();
+                    Box::new(move || open(&store)) as OpenSpeaker
+                };
+                mouth.open = self.voices.into_iter().map(with_store).collect();
+            }
+            mouth.preload = !self.lazy;
             mouth.slots = slots;
             mouth.keep_alive = self.keep_alive;
             mouth.queue = self.queue;
@@ -125,6 +149,8 @@ impl Setup {
         if let Some(hears) = hears {
             models.ears.push(EarOptions::new("counter", self.hear_slots, hears));
         }
+        models.ears.extend(self.others);
+        models.partners = self.partners;
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
         server.load().await.unwrap();
         let (addr, wyoming) = (server.addr(), server.wyoming_addr());
@@ -145,6 +171,12 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    async fn of(response: Response<Incoming>) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.into_body().collect().await.map(|b| b.to_bytes()).expect("a whole body");
+        Self { status, headers, body }
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", self.body))
     }
@@ -179,11 +211,29 @@ impl Running {
         sender.send_request(request).await.unwrap()
     }
 
+    /// A connection from another address of this machine.
+    pub(crate) async fn connect_from(&self, address: &str) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+        socket.connect(self.addr).await.unwrap()
+    }
+
+    /// A request from there.
+    pub(crate) async fn send_from(&self, address: &str, request: Request<Body>) -> Reply {
+        let stream = self.connect_from(address).await;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Reply::of(sender.send_request(request).await.unwrap()).await
+    }
+
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
-        let response = self.open(request).await;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = response.into_body().collect().await.map(|b| b.to_bytes()).expect("a whole body");
-        Reply { status, headers, body }
+        Reply::of(self.open(request).await).await
+    }
+
+    /// A request with a key.
+    pub(crate) fn keyed(&self, key: &str, method: &str, path: &str) -> hyper::http::request::Builder {
+        self.request(method, path).header("authorization", format!("Bearer {key}"))
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> hyper::http::request::Builder {
@@ -204,6 +254,14 @@ impl Running {
     }
 
     pub(crate) async fn form(&self, path: &str, fields: &[(&str, Part<'_>)]) -> Reply {
+        self.send(self.form_request(self.request("POST", path), fields)).await
+    }
+
+    pub(crate) fn form_request(
+        &self,
+        request: hyper::http::request::Builder,
+        fields: &[(&str, Part<'_>)],
+    ) -> Request<Body> {
         let boundary = "----a-boundary";
         let mut body = Vec::new();
         for (name, part) in fields {
@@ -219,8 +277,7 @@ impl Running {
         }
         body.extend(format!("--{boundary}--\r\n").bytes());
         let kind = format!("multipart/form-data; boundary={boundary}");
-        let request = self.request("POST", path).header("content-type", kind);
-        self.send(request.body(Full::new(body.into())).unwrap()).await
+        request.header("content-type", kind).body(Full::new(body.into())).unwrap()
     }
 
     /// The value of a series; one that is not there yet is zero.

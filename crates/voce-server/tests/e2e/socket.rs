@@ -28,6 +28,13 @@ impl Running {
         }
         connect_async(request).await.map(|(socket, _)| Socket(socket))
     }
+
+    /// A socket from another address of this machine.
+    pub(crate) async fn socket_from(&self, address: &str, path: &str) -> Socket {
+        let stream = MaybeTlsStream::Plain(self.connect_from(address).await);
+        let url = format!("ws://{}{path}", self.addr);
+        Socket(tokio_tungstenite::client_async(url, stream).await.unwrap().0)
+    }
 }
 
 impl Socket {

@@ -10,12 +10,8 @@ impl Incurable {
     /// The verdict on an error of opening a model. The driver gives every later call the same error once a kernel has
     /// failed on a device; lack of memory passes.
     pub(super) fn of(error: &EngineError) -> Option<Self> {
-        use voce_runtime::RuntimeError::Cuda;
-        use voce_runtime::cuda::CudaError;
-        match error {
-            EngineError::Runtime(Cuda(CudaError::Failed { .. })) => Some(Self(error.to_string())),
-            _ => None,
-        }
+        let is_lost = matches!(error, EngineError::Runtime(e) if e.is_lost());
+        is_lost.then(|| Self(error.to_string()))
     }
 
     /// The verdict on a step that hangs on a device.
@@ -31,10 +27,11 @@ mod tests {
 
     #[test]
     fn memory_comes_back_and_a_lost_device_does_not() {
-        let lost = CudaError::Failed { call: "cuLaunchKernel", message: "unspecified".into() };
+        let lost = CudaError::Lost { call: "cuLaunchKernel", message: "unspecified".into() };
         assert!(Incurable::of(&lost.into()).is_some());
         for curable in [
             CudaError::OutOfMemory { asked: 1, free: 0 }.into(),
+            CudaError::Failed { call: "cuMemAlloc", message: "unspecified".into() }.into(),
             EngineError::NoRoom { slots: 2, fit: 1, each: 1 },
             EngineError::Stopped("it was closed".into()),
         ] {

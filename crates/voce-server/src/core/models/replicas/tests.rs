@@ -156,7 +156,7 @@ async fn a_replica_that_died_of_lack_of_memory_comes_back_when_there_is_some() {
 async fn a_device_that_is_lost_is_told_and_not_tried_for_ever() {
     let (sites, replicas) = replicas(1);
     replicas.load().await.unwrap();
-    let lost = CudaError::Failed { call: "cuLaunchKernel", message: "the device was lost".into() };
+    let lost = CudaError::Lost { call: "cuLaunchKernel", message: "the device was lost".into() };
     *sites[0].trouble.lock().unwrap() = Some(lost);
     kill(&replicas, &sites[0], 0).await;
     let verdict = loop {
