@@ -1,4 +1,4 @@
-//! LSTM layers over rows of state: each step takes some rows of a state buffer to the same or to others.
+//! LSTM layers over rows of state: each step reads some rows of a state buffer and writes the same or other rows.
 
 use voce_runtime::{Buffer, Exec, Format, Gate, LstmCellOp, RowList};
 

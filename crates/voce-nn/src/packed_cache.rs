@@ -160,7 +160,7 @@ impl PackedCache {
 struct Digest(XxHash3_64);
 
 impl Digest {
-    /// Of a matrix's bytes under this name: those of another one of the same shape would not do.
+    /// The digest of a matrix's bytes and its name: the bytes of another matrix of the same shape do not match.
     fn new(name: &str) -> Self {
         let mut digest = XxHash3_64::new();
         digest.write(name.as_bytes());

@@ -69,7 +69,7 @@ pub struct TransformerState {
     hidden: Buffer,
 }
 
-/// Who looks at a stage's rows, by its number. Rows of a device come to the host for it.
+/// Called with the number of each stage and its rows, which are fetched from a device for it.
 pub type Watch<'a> = Option<&'a mut dyn FnMut(usize, &[f32])>;
 
 /// Positions whose rotation is tabulated; beyond, it is computed.

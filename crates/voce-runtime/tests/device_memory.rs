@@ -319,6 +319,55 @@ fn a_lost_device_is_lost_for_all_and_for_good() {
     assert!(RuntimeError::from(device.status().unwrap_err()).is_lost());
 }
 
+/// On a GPU alone, with `VOCE_TEST_GPU` set: the driver's own errors, and memory that others use meanwhile.
+#[test]
+fn a_gpu_outlives_lack_of_memory() {
+    // Rings of 256 GiB.
+    const TOO_MANY: usize = 2 << 20;
+    if std::env::var_os("VOCE_TEST_GPU").is_none() {
+        return;
+    }
+    let device = Device::open(0).unwrap();
+    let model = Model::load(&device).unwrap();
+    let (mut one, mut other) = (Exec::on(&device).unwrap(), Exec::on(&device).unwrap());
+    let mut state = model.state(4);
+    let want = model.step(&mut one, &mut state, 4, 3);
+    assert!(want.iter().any(|&v| v != 0.0));
+    let mut large = model.state(TOO_MANY);
+    for _ in 0..2 {
+        assert!(model.step(&mut other, &mut large, 4, 3).iter().all(|&v| v == 0.0));
+        let error = other.status().unwrap_err();
+        assert!(
+            matches!(error, CudaError::OutOfMemory { asked, free } if asked > free && free > 0),
+            "{error}"
+        );
+        state.reset();
+        assert_eq!(model.step(&mut one, &mut state, 4, 3), want);
+        other.recover().unwrap();
+        let mut small = model.state(4);
+        assert_eq!(model.step(&mut other, &mut small, 4, 3), want);
+        // Often enough to be captured and replayed.
+        for _ in 0..4 {
+            small.reset();
+            assert_eq!(model.step(&mut other, &mut small, 4, 3), want);
+        }
+    }
+    let reserved = other.rehearse(|exec| drop(model.step(exec, &mut model.state(TOO_MANY), 4, 3))).unwrap();
+    let fit = reserved.fit(TOO_MANY);
+    assert!(reserved.check().unwrap_err().is_out_of_memory() && fit > 1000 && fit < TOO_MANY, "{reserved:?}");
+    drop(large);
+    // What fits is reserved and taken, and nothing more is asked for.
+    let slots = fit / 2;
+    let mut half = model.state(slots);
+    let reserved = other.rehearse(|exec| drop(model.step(exec, &mut half, 64, 3))).unwrap();
+    reserved.check().unwrap();
+    half.reset();
+    let used = device.used();
+    assert_eq!(model.step(&mut other, &mut half, 4, 3), want);
+    other.status().unwrap();
+    assert_eq!(device.used(), used);
+}
+
 #[test]
 fn cpus_skip_rehearsals() {
     let mut exec = Exec::new(1).unwrap();

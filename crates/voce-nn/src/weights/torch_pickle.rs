@@ -31,7 +31,7 @@ pub(super) enum Element {
     F16,
     Bf16,
     F64,
-    /// Integers of so many bytes; no weights, but steps and counters lie beside them.
+    /// Integers of this many bytes: not weights, but steps and counters that are stored beside them.
     Integer(usize),
 }
 

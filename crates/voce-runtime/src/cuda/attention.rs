@@ -20,7 +20,7 @@ const TILE_THREADS: u32 = 256;
 const LONG_PART: usize = 256;
 /// Warps of a block that reads a whole short ring.
 const ALONE_WARPS: usize = 16;
-/// Rows that are kept for products are a multiple of this long, so that those read them where they are.
+/// The length of rows that are kept for products is a multiple of this, so that products can read them in place.
 const KEPT: usize = 64;
 /// Shared memory that a tile's block should not exceed, so that two fit.
 const SHARED: usize = 112 << 10;
@@ -89,8 +89,8 @@ pub(crate) struct AttendArgs {
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for AttendArgs {}
 
-/// Keys of a tile and the shared memory of its block of so many queries. Not a matter of the batch: sums over tiles
-/// are to be the same in every one.
+/// Keys of a tile, and the shared memory of its block of `queries` queries. Neither depends on the batch: sums over tiles
+/// have to be the same in every one.
 fn tile(spec: &KvSpec, farthest: Option<usize>, queries: usize) -> (usize, usize) {
     // Rings of e4m3 are multiplied as bf16.
     let value = spec.value_bytes().max(2);
@@ -218,7 +218,7 @@ impl Cuda {
             processors: self.device().info().processors as usize,
         };
         if self.queue.rehearsal.is_some() && group <= DECODE_QUERIES {
-            // Fewer rows than these, which see more, may be split where these are not.
+            // A later step of fewer rows, which see more, may split rings where this one does not.
             let seen = op.window.unwrap_or(spec.capacity).min(spec.capacity);
             let blocks = BLOCKS * alone.processors;
             self.share_rings(&spec, alone.queries(), blocks, choice::splits(seen), &mut args);
@@ -234,7 +234,7 @@ impl Cuda {
         self.tiles(&spec, &args, singles.len() - count, choice::tile(spec.format));
     }
 
-    /// Memory for what the blocks that share a ring tell each other.
+    /// Memory for the partial results of blocks that share a ring.
     fn share_rings(
         &mut self,
         spec: &KvSpec,

@@ -33,7 +33,7 @@ pub(crate) struct Emulator {
 /// Commands and their arguments.
 type Captured = (Vec<Command>, Vec<u8>);
 
-/// What a device may do later than it is asked to, and this one does as late as it may.
+/// Work that a device may put off. This one puts it off as long as it may, so that tests notice who does not wait.
 #[derive(Default)]
 struct Late {
     /// Host memory that is pinned, by its address.
@@ -76,7 +76,7 @@ fn build() -> Result<PathBuf, CudaError> {
     let header = include_str!("emulator/device.h");
     let scheduler = include_str!("emulator/scheduler.cpp");
     let unit = format!("{header}\n{}\n{}", program::source(), entries());
-    // The fibres of machines that have none by hand can be tried on those that have.
+    // Fibres by the C library, which machines other than x86-64 use, can be tried on x86-64 too.
     let portable = std::env::var_os("VOCE_PORTABLE_FIBRES").is_some();
     let hash = {
         use std::hash::{Hash, Hasher};

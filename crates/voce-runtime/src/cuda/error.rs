@@ -51,8 +51,8 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
-    /// The device's memory is used up. Whoever asked for it fails; the device goes on, and has memory again once
-    /// somebody frees some.
+    /// The device's memory is used up. The call that asked for it fails; the device goes on, and has memory again once
+    /// some is freed.
     #[error("no memory on the device for {} MiB more: {} MiB are free; use fewer slots", asked.div_ceil(1 << 20), free >> 20)]
     OutOfMemory {
         /// Bytes asked for; 0 when the driver does not say.

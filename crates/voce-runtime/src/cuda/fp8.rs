@@ -12,7 +12,7 @@ const MOST_THREADS: usize = 512;
 const THREADS: usize = 256;
 /// Alignment that the library's products count on.
 const ALIGNED: u64 = 256;
-/// What the library wants outputs and inputs to be a multiple of; weights are stored with that many.
+/// The library wants outputs and inputs in multiples of this; weights are stored padded to it.
 pub(super) const SIXTEEN: usize = 16;
 
 /// Arguments of `quantise`.
@@ -87,8 +87,8 @@ impl Cuda {
         true
     }
 
-    /// The product of quantised rows to its place: straight there when the library scales it and nothing follows. With
-    /// `narrow` it stays there as bf16, and where the library does not scale it whoever reads it does.
+    /// Writes the product of quantised rows to its place: directly when the library scales it and nothing follows. With
+    /// `narrow` the result stays bf16 there; where the library does not scale, the next product does.
     pub(super) fn product_fp8(
         &mut self,
         w: &crate::Matrix,
@@ -103,7 +103,7 @@ impl Cuda {
         let plain = store.act == 0 && store.store != 2 && store.bias == 0 && stride == w.n;
         let plain = plain && store.out_stride.is_multiple_of(4) && store.out.is_multiple_of(ALIGNED);
         let straight = narrow || (scaling && plain);
-        // What is added to something else loses nothing that counts by coming as bf16.
+        // A term of a sum may come as bf16: the sum is as exact as its other term.
         let halves = narrow || (store.store != 0 && !straight);
         let (out, out_stride) = if straight {
             (store.out, store.out_stride)

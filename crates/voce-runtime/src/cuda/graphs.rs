@@ -45,7 +45,7 @@ pub(super) struct Graphs {
 }
 
 impl Graphs {
-    /// What is known of a recording, which from now on is known.
+    /// What is known of a recording; from now on it counts as seen.
     pub(super) fn find(&mut self, commands: &[Command], args: &[u8]) -> Known {
         use std::hash::Hash;
         let mut hash = Fingerprint::default();

@@ -22,7 +22,7 @@ const ALIGNED: u64 = 256;
 /// Blocks along rows of point-wise kernels, which then take several each.
 const MAX_ROW_BLOCKS: usize = 32_768;
 
-/// Norms whose numbers take sums over a row: as in `common.cuh`.
+/// The kernels' numbers of norms that take sums over a row: as in `common.cuh`.
 pub(super) const NORM_LAYER: u32 = 2;
 pub(super) const NORM_RMS: u32 = 3;
 
@@ -162,7 +162,7 @@ fn value(format: Format) -> usize {
     }
 }
 
-/// Rows that a product begins with: f32, or bf16 that was kept for it, perhaps still to be scaled by row and column.
+/// Input rows of a product: f32, or bf16 that was kept for it and may have to be scaled by row and column.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     pub x: Address,
@@ -270,7 +270,7 @@ impl Cuda {
             Some(Pending::Narrow { act, bias, .. }) => w.format == Format::Bf16 && (act, bias) == (0, 0),
         };
         let plain = (norm.kind == 0 || matches!(op.norm, Norm::None)) && ready;
-        // Whoever reads it, whole or as the halves of a gated unit, reads eight values at a time.
+        // The next product reads eight values at a time, whole rows or the halves of a gated unit.
         let narrow = out.is_for(w.format) && how == 0 && out_stride.is_multiple_of(16);
         let narrow = narrow
             && match w.format {
@@ -278,7 +278,7 @@ impl Cuda {
                 Format::Fp8 => w.n.is_multiple_of(SIXTEEN),
                 Format::F32 | Format::Int8 | Format::Int4 => false,
             };
-        // A result that stays bf16 leaves half of its place empty: its rows' scales wait there for whoever reads it.
+        // A result that stays bf16 fills half of its buffer; the other half keeps the scales of its rows for the next product.
         let kept_scales = if narrow { store.out + 2 * (rows as u64) * u64::from(out_stride) } else { 0 };
         let prepared = if plain && device.stride == w.k && x.is_multiple_of(ALIGNED) {
             Rows { a: x, stride: from.stride(), scales: 0 }
@@ -423,7 +423,7 @@ impl Cuda {
             Format::Int8 | Format::Int4 => ProductKind::Int8,
         };
         let plain = store.act == 0 && store.store != 2 && kind != ProductKind::Int8;
-        // Later pieces of a convolution may begin anywhere.
+        // The second and later pieces of a convolution may be at any address.
         let plain = plain && store.out.is_multiple_of(ALIGNED);
         let n = w.n as u32;
         let mut product = Product {

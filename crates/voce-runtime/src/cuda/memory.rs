@@ -23,7 +23,7 @@ pub struct Device {
     scales: OnceLock<bool>,
 }
 
-/// Memory on its way out. One lock for both: memory must not go while a recording that began in between still has it.
+/// Memory that is to be freed. One lock for both fields: memory must not go while a recording may still name it.
 #[derive(Default)]
 struct Leaving {
     /// Freed by their owners, and perhaps still used by work that is recorded or enqueued.
@@ -32,7 +32,7 @@ struct Leaving {
     recording: usize,
 }
 
-/// What may be traded on a device; executors made later follow it.
+/// How a device trades exactness and observability for speed; executors made later follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// f32 products round their factors to TF32.
@@ -99,12 +99,12 @@ impl Device {
         self.driver.info()
     }
 
-    /// Sets what executors made from now on may trade.
+    /// Sets the tuning of executors made from now on.
     pub fn tune(&self, tuning: Tuning) {
         *self.tuning.lock().unwrap_or_else(|e| e.into_inner()) = tuning;
     }
 
-    /// What executors made from now on may trade.
+    /// The tuning of executors made from now on.
     pub fn tuning(&self) -> Tuning {
         *self.tuning.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -150,7 +150,7 @@ impl Device {
         let _ = self.broken.set(error.into_lost());
     }
 
-    /// Fails as a device does that is lost: for tests of those who use one.
+    /// Behaves as a lost device from now on: for tests of its users.
     #[cfg(feature = "cuda-emulator")]
     pub fn lose(&self) {
         self.fail(CudaError::Failed { call: "cuLaunchKernel", message: "the device was lost".into() });
@@ -196,8 +196,8 @@ impl Device {
         Ok(memory)
     }
 
-    /// Whether its products of fp8 multiply rows and outputs by scales: some do from sm_90 and version 12.9 on, and trying is
-    /// the way to know.
+    /// Whether its products of fp8 multiply rows and outputs by scales. Some do from sm_90 and version 12.9 on; one product is
+    /// tried to find out.
     pub(crate) fn scales_products(self: &Arc<Self>) -> bool {
         const SIZE: u32 = 64;
         let tried = || -> Result<bool, CudaError> {
@@ -235,7 +235,7 @@ impl Device {
         self.noted(self.driver.download(stream, from, to))
     }
 
-    /// Copies bytes to the device, before anything that is enqueued from now on by whomever.
+    /// Copies bytes to the device and waits for it: whatever is enqueued later, by any executor, sees them.
     pub(crate) fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
         let stream = *self.setup.lock().unwrap_or_else(|e| e.into_inner());
         self.noted(self.driver.upload(stream, to, bytes))?;
@@ -251,7 +251,7 @@ impl Device {
         self.sweep(|leaving| leaving.recording -= 1);
     }
 
-    /// After a change, frees what was retired, once all that may use it has run. False while somebody records.
+    /// Makes a change, then frees what was retired once all that may use it has run. False while a queue records.
     fn sweep(&self, change: impl FnOnce(&mut Leaving)) -> bool {
         let retired = {
             let mut leaving = self.leaving.lock().unwrap_or_else(|e| e.into_inner());

@@ -75,7 +75,8 @@ pub(crate) struct Nvidia {
     /// Whether launches may be set up early.
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
-    /// Held while a stream captures, and alone by who waits for the whole device: that is an error while one does.
+    /// Held shared by streams that capture, and exclusively by calls that wait for the whole device: CUDA refuses to do both at
+    /// once.
     capturing: RwLock<()>,
     /// Moments of streams.
     moments: Mutex<HashMap<u64, Events>>,
@@ -86,7 +87,7 @@ unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
-/// The error of who asked the current device for this many bytes.
+/// The error of asking the current device for this many bytes.
 pub(super) fn out_of_memory(asked: usize) -> CudaError {
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: places for the results, which stay 0 where there is no current device.
@@ -230,8 +231,8 @@ impl Nvidia {
                             most,
                         ),
                     )?;
-                    // A multiprocessor that has to divide its memory anew first runs empty. Kernels of few rows, which
-                    // come one after the other, are alike; the others are better off with their caches.
+                    // A multiprocessor drains before it divides its memory in another way. Kernels of few rows follow each
+                    // other and all divide it the same way; the others gain more from larger caches.
                     if program::of_few_rows(k.name) {
                         check(
                             "cuFuncSetAttribute",
@@ -447,7 +448,7 @@ impl Driver for Nvidia {
 
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
-        // SAFETY: the driver copies pageable memory before it returns; the owner of pinned memory waits before he writes.
+        // SAFETY: the driver copies pageable memory before it returns; the owner of pinned memory waits before writing there.
         check("cuMemcpyHtoDAsync", unsafe {
             cu::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream.0 as cu::CUstream)
         })
@@ -547,7 +548,7 @@ impl Driver for Nvidia {
         let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
         let events = &moments.get(&stream.0)?.0;
         let mut ms = 0.0;
-        // SAFETY: events of this device; those that have not come to pass are an error, and no more.
+        // SAFETY: events of this device; an event that was not reached yet gives an error code.
         let code = unsafe { cu::cuEventElapsedTime_v2(&mut ms, *events.get(from)?, *events.get(to)?) };
         (code == cu::CUresult::CUDA_SUCCESS).then_some(ms)
     }

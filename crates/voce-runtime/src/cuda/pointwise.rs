@@ -110,7 +110,7 @@ impl Cuda {
         self.queue.launch(kernel, Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 
-    /// Of rows that the host knows, those that depend on earlier ones begin a launch of their own.
+    /// Rows that the host names run in one launch, until one depends on an earlier one: it begins the next launch.
     pub(crate) fn lstm_cell(&mut self, op: &LstmCellOp<'_>, state: &mut Buffer) {
         let (stride, hidden) = (state.cols() as u32, op.gates.cols() / 4);
         let gates = self.read(op.gates);

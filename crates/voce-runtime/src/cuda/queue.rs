@@ -20,7 +20,7 @@ use super::room::Rehearsal;
 
 /// Bytes of an area of tables, unless a table is larger.
 const TABLES: usize = 1 << 20;
-/// Bytes from which host data go to the device by themselves and not among the tables.
+/// Bytes from which host data go to the device in a copy of their own and not among the tables.
 pub(super) const LARGE: usize = 256 << 10;
 /// Commands below which a graph is not worth keeping.
 const WORTH_CAPTURING: usize = 4;
@@ -40,7 +40,7 @@ struct Area {
 /// Recorded work.
 pub(crate) struct Queue {
     pub(crate) device: Arc<Device>,
-    /// Another than that of any queue before it.
+    /// Its number, unique in the process.
     pub(super) number: u64,
     stream: Stream,
     commands: Vec<Command>,
@@ -51,7 +51,7 @@ pub(crate) struct Queue {
     graphs: Graphs,
     /// Lack of memory, after which nothing is enqueued.
     pub(super) failed: Option<CudaError>,
-    /// While there is one nothing is enqueued.
+    /// While a rehearsal lasts nothing is enqueued.
     pub(super) rehearsal: Option<Rehearsal>,
     /// Whether repeated work is captured.
     pub(crate) use_graphs: bool,
@@ -192,7 +192,7 @@ impl Queue {
             }
             Known::Once(key) => match driver.capture(self.stream, &self.commands, &self.args) {
                 Ok(graph) => graph.inspect(|&graph| self.graphs.keep(key, graph)),
-                // A graph saves time alone: without memory for it the step runs all the same.
+                // A graph only saves time: without memory for it the step still runs.
                 Err(e) if e.is_out_of_memory() => None,
                 Err(e) => return Err(e),
             },

@@ -113,8 +113,8 @@ impl Cuda {
         Selected { stats, top, tail, k }
     }
 
-    /// The same, of which nothing comes back to the host; of the best few none for rows that the list `left`, if it is
-    /// not 0, calls none.
+    /// The same, with the results left on the device. Unless `left` is 0 it is a list of rows, and the best few of its
+    /// `NO_ROW` entries are not looked for.
     pub(super) fn select_there(
         &mut self,
         x: &Buffer,

@@ -32,7 +32,7 @@ impl StreamArgs {
     }
 }
 
-/// Past rows of slots on a device: each slot's twice, of which one is read while the other is written.
+/// Past rows of slots on a device, twice for each slot: an op reads one copy while it writes the other.
 #[derive(Default)]
 pub(crate) struct PastRows {
     memory: Option<Memory>,
@@ -61,8 +61,8 @@ fn gcd(a: u32, b: u32) -> u32 {
 }
 
 impl Cuda {
-    /// Where past rows are, which at first are the host's of the slots that have begun: they go there at once, since a
-    /// recording may never run.
+    /// Where past rows are on the device. At first use the host's rows of streams that have begun are copied there, at once
+    /// and not in the recording, which may never run.
     fn past<'h>(
         &mut self,
         past: &mut PastRows,
@@ -147,7 +147,7 @@ impl Cuda {
         }
     }
 
-    /// A table of the span that each of `count` output rows belongs to, and how many neighbours share an entry: the
+    /// A table that tells the span of each of `count` output rows, and how many consecutive rows share an entry: the
     /// largest number that divides all spans, which for a codec is a frame or more.
     fn rows_of(&mut self, words: &[SpanWords], count: usize) -> (Address, u32) {
         let begins = words.iter().skip(1).map(|w| w[0]).chain([count as u32]);

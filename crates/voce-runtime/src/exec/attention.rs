@@ -89,8 +89,8 @@ pub struct AttentionOp<'a> {
 }
 
 impl Exec {
-    /// Whether attention of these rows, with so many query heads to a key head, takes norms of heads itself; else
-    /// [`Exec::head_norm`] comes before it.
+    /// Whether attention of these rows norms heads itself, where `group` query heads share a key head; otherwise the caller
+    /// runs [`Exec::head_norm`] before it.
     pub fn norms_heads(&self, spans: &[Span], group: usize) -> bool {
         self.cuda.is_some() && Cuda::norms_heads(spans, group)
     }

@@ -13,7 +13,7 @@ use crate::memory::{AlignedVec, volume};
 /// next op that uses it; what ops write comes back by [`crate::Exec::fetch`], and reading without it panics.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Goes before the data: it may have them pinned.
+    /// Dropped before the data, which it may have pinned.
     pub(crate) twin: Twin,
     pub(super) data: AlignedVec<f32>,
     pub(super) rows: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Twin {
     pub(crate) host_stale: AtomicBool,
     /// Values that the host has written and the device has not seen.
     pub(crate) written: Mutex<Range<usize>>,
-    /// How often many values came back, and what makes that fast once it has become a habit.
+    /// How often many values were fetched; after a few times the host's memory is pinned for it.
     pub(crate) fetches: u32,
     pub(crate) pinned: Option<Pinned>,
 }
@@ -53,12 +53,13 @@ impl Buffer {
         Self { data, rows, cols, void: false, shared: false, twin: Twin::default() }
     }
 
-    /// The same, for several executors of a device to read: it is there before any of them goes on, and no op may write it.
+    /// The same, for several executors of a device to read: its values are on the device before the first op that reads
+    /// them, and no op may write it.
     pub fn shared(self) -> Self {
         Self { shared: true, ..self }
     }
 
-    /// Gives it another shape, growing only when there is no room; what it holds then means nothing.
+    /// Gives it another shape, growing only when there is no room. Its contents are undefined afterwards.
     pub fn shape(&mut self, rows: usize, cols: usize) {
         let len = volume([rows, cols]);
         if self.data.len() < len {
@@ -128,12 +129,12 @@ impl Buffer {
         self.data.len()
     }
 
-    /// The host's half, whoever has the newer values.
+    /// The host's copy, which may be older than the device's.
     pub(crate) fn host(&self) -> &[f32] {
         &self.data
     }
 
-    /// The host's half, to write, whoever has the newer values.
+    /// The host's copy, to write, even where the device has newer values.
     pub(crate) fn host_mut(&mut self) -> &mut [f32] {
         &mut self.data
     }

@@ -1,4 +1,4 @@
-//! Keys and values of streaming attention: a ring per layer, slot and head, where the executor is that first uses them.
+//! Keys and values of streaming attention: a ring per layer, slot and head, in the memory of the executor that first uses them.
 //!
 //! On a device they are rows `[layer][slot][head][keys, values][position][width]`. On a CPU both lie as packed panels, so that attention is two matrix products: keys as panels of 16 positions
 //! (`[position / 16][dim][16]`), values as panels of 16 dimensions (`[dim / 16][position][16]`). In bf16
@@ -101,7 +101,7 @@ impl KvSpec {
         self.rings() * self.ring_bytes()
     }
 
-    /// Keys and values of one slot over so many positions.
+    /// Values of one slot's keys and values over `positions` positions.
     pub(crate) fn slice_len(&self, positions: usize) -> usize {
         2 * self.layers * self.kv_heads * positions * self.head_dim
     }
@@ -175,7 +175,7 @@ enum Storage {
 /// Rings of keys and values, and each slot's position.
 pub struct KvCache {
     spec: KvSpec,
-    /// Decided by who first uses it.
+    /// Made by the executor that first uses it.
     storage: OnceLock<Storage>,
     positions: Vec<usize>,
 }
@@ -185,7 +185,7 @@ impl KvCache {
     pub fn new(spec: KvSpec) -> Self {
         let capacity = spec.capacity.checked_next_multiple_of(TILE).expect("a size that fits in memory");
         let spec = KvSpec { capacity, ..spec };
-        // As bytes of the largest format: offsets in the storage are computed without a look back.
+        // Checked here as bytes of the largest format, so that offsets in the storage cannot overflow later.
         volume([8, spec.layers, spec.slots, spec.kv_heads, capacity, spec.width()]);
         Self { spec, storage: OnceLock::new(), positions: vec![0; spec.slots] }
     }

@@ -17,7 +17,7 @@ pub struct LstmCellOp<'a> {
     pub column: usize,
     /// Rows of state that the cells come from.
     pub from: RowList<'a>,
-    /// Rows of state that the cells go to; an entry may be that of `from`.
+    /// Rows of state that the cells go to; a row may go back to where it came from.
     pub to: RowList<'a>,
 }
 

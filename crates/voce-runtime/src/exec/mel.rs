@@ -13,7 +13,7 @@ pub struct MelFilters {
     pub(crate) window: Vector,
     /// Roots of unity, the transform's and half of it in order.
     pub(crate) roots: Vector,
-    /// Of each band, and after the last, the first frequency and where its weights begin: whole numbers.
+    /// Per band, and once after the last: its first frequency and the index of its first weight, as whole numbers.
     pub(crate) bands: Vector,
     pub(crate) weights: Vector,
     pub(crate) fft: usize,
@@ -53,7 +53,7 @@ impl MelFilters {
         self.bands.len() / 2 - 1
     }
 
-    /// Samples that so many rows of one stream are made of.
+    /// Samples that `rows` rows of one stream are made of.
     pub fn samples(&self, rows: usize) -> usize {
         if rows == 0 { 0 } else { (rows - 1) * self.hop + self.window.len() }
     }
@@ -79,7 +79,7 @@ pub struct MelOp<'a> {
 }
 
 impl Exec {
-    /// Makes rows of log-mel bands on a device. The host's own front end is not of this crate: there is no form for CPUs.
+    /// Makes rows of log-mel bands on a device. CPUs have no form of it: the host's front end is in another crate.
     pub fn mel(&mut self, op: &MelOp<'_>, out: &mut Buffer) {
         let (rows, values) =
             op.spans.iter().fold((0, 0), |(r, v), s| (r + s.rows, v + op.filters.samples(s.rows)));

@@ -172,8 +172,7 @@ impl Exec {
         Ok(Self { pool: Pool::new(threads)?, scratch: Scratch::new(threads), ..self })
     }
 
-    /// Runs `job(share)` once for each of as many shares as there are threads, side by side: for what the host does
-    /// itself between ops.
+    /// Runs `job(share)` on every thread, side by side, with the thread's number: for work of the host between ops.
     pub fn together(&mut self, job: impl Fn(usize) + Sync) {
         self.pool.run(job);
     }
@@ -190,14 +189,14 @@ impl Exec {
         }
     }
 
-    /// Notes when a device has run all ops so far, as its moment of this number (0 to 3); CPUs run ops at once.
+    /// Notes the time at which a device has run all ops so far, as its moment of this number (0 to 3); CPUs note nothing.
     pub fn note(&mut self, moment: usize) {
         if let Some(cuda) = &mut self.cuda {
             cuda.note(moment);
         }
     }
 
-    /// Time between two moments, once something that came later was fetched; none where there is no device.
+    /// Time between two moments, known once a later result was fetched; none on a CPU.
     pub fn between(&self, from: usize, to: usize) -> Option<Duration> {
         self.cuda.as_ref().and_then(|cuda| cuda.between(from, to))
     }

@@ -25,16 +25,16 @@ pub(crate) struct Kept {
 /// What a device holds instead of rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// Rows in bf16; what else belongs to them is left to whoever reads them.
+    /// Rows in bf16 that the next product has yet to scale, bias and activate.
     Narrow {
         /// The kernels' number of the activation.
         act: u32,
         /// Where the bias is on the device; 0 for none.
         bias: u64,
-        /// Where scales of the rows and of the columns are, which come first of all; 0 for none.
+        /// Where the scales of rows and of columns are, which are multiplied in first; 0 for none.
         scales: [u64; 2],
     },
-    /// Rows of which both halves of a gated unit have become the first.
+    /// Rows whose first half is the gated unit's result; the second half means nothing.
     Gated,
 }
 

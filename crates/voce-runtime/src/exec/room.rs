@@ -14,8 +14,8 @@ impl Exec {
         self.cuda.as_ref().map_or(Ok(()), |c| c.status())
     }
 
-    /// Goes on after lack of memory. Of the ops since the last flush none has run: streams that took part have to end, and
-    /// their slots to be reset. An error if the device is lost.
+    /// Goes on after lack of memory. None of the ops since the last flush has run: streams that took part have to end, and
+    /// their slots have to be reset. An error if the device is lost.
     pub fn recover(&mut self) -> Result<(), CudaError> {
         self.cuda.as_mut().map_or(Ok(()), |c| c.recover())
     }

@@ -10,8 +10,8 @@ pub const NO_ROW: u32 = u32::MAX;
 pub enum RowList<'a> {
     /// The host's.
     Host(&'a [usize]),
-    /// The first so many that an op on a device has written, which are rows there, no row twice among those that are
-    /// written to, and may be [`NO_ROW`]: then nothing is done.
+    /// The first `n` row numbers in a device list, which an op has written. [`NO_ROW`] entries are skipped; a list of rows
+    /// to write names none twice.
     Device(&'a Tokens, usize),
 }
 

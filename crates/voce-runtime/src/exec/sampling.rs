@@ -18,9 +18,9 @@ pub struct Sampling {
     pub temperature: f32,
     /// How many of the best are drawn from; 0 for all.
     pub top_k: usize,
-    /// How much probability those that are drawn from hold at least; 1 for all.
+    /// The smallest set of best tokens with at least this probability is drawn from; 1 for all.
     pub top_p: f32,
-    /// What the logits of tokens that the history has are divided by, or multiplied with below 0.
+    /// Divides positive logits of tokens in the history, and multiplies negative ones.
     pub penalty: f32,
     /// Tokens from this one on are not drawn.
     pub below: u32,
@@ -48,7 +48,7 @@ impl Sampling {
 pub struct SampleRow {
     /// Whose tokens and history.
     pub slot: usize,
-    /// Which of the seed's random numbers: another for each draw of a stream.
+    /// The number of the draw, which picks the random number: each draw of a stream has its own.
     pub step: u32,
     /// How.
     pub sampling: Sampling,

@@ -132,8 +132,8 @@ impl Exec {
         self.choose_pair(logits, rows, [cols, 0..0], confidence, out, &mut []);
     }
 
-    /// As [`Exec::choose`], and the largest number among other columns (unless there are none), by one wait for
-    /// the device.
+    /// As [`Exec::choose`], with the largest number among other columns (unless there are none); a device is waited for
+    /// once.
     pub fn choose_pair(
         &mut self,
         logits: &Buffer,

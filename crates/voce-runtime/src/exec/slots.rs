@@ -5,8 +5,8 @@
 pub(super) struct Marks(Vec<u64>);
 
 impl Marks {
-    /// Panics unless every slot is one of `count` and is named once. In order, or in order from somewhere on, as steps name
-    /// them, this is one comparison each.
+    /// Panics unless every slot is below `count` and is named once. Slots in ascending order, or ascending from somewhere in
+    /// the middle as steps name them, cost one comparison each.
     pub(super) fn check(&mut self, count: usize, slots: impl Iterator<Item = usize> + Clone) {
         let (mut first, mut last, mut turns) = (0, None, 0);
         for slot in slots.clone() {

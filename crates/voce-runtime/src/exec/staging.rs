@@ -13,7 +13,7 @@ const PINNED_FROM: usize = 1 << 20;
 /// Values on their way to a device: written with [`Exec::stage`], read by the op that takes them.
 #[derive(Debug)]
 pub struct Staging {
-    /// Goes before the host memory, which it pins.
+    /// Dropped before the host memory, which it pins.
     pinned: Option<Pinned>,
     pub(crate) host: AlignedVec<f32>,
     /// Values of the last step.
@@ -39,20 +39,20 @@ impl Default for Staging {
 }
 
 impl Staging {
-    /// Notes which queue has taken the values. Those that went by themselves (`apart`) its device copies from pinned memory
-    /// when it comes to it.
+    /// Notes which queue has taken the values. With `apart` they travel in a copy of their own, which a device makes from
+    /// pinned memory some time after the call.
     pub(crate) fn is_taken_by(&self, queue: u64, apart: bool) {
         self.taken_by.store(queue, Ordering::Relaxed);
         self.copying.store(apart && self.pinned.is_some(), Ordering::Relaxed);
     }
 
-    /// Whether a queue was the last to take values, and whether its device may still be copying them: the queue is then to
-    /// be waited for.
+    /// If `queue` was the last to take values: whether its device may still be copying them, so that the caller has to wait
+    /// for it.
     pub(crate) fn was_taken_by(&mut self, queue: u64) -> Option<bool> {
         (*self.taken_by.get_mut() == queue).then(|| std::mem::take(self.copying.get_mut()))
     }
 
-    /// Leaves what another queue took to it: its copy is waited for, and its device memory is not written again.
+    /// Ends the use by another queue: waits for its copy, and leaves it the device memory that its ops still read.
     pub(crate) fn leave(&mut self) {
         if let (true, Some(pinned)) = (std::mem::take(self.copying.get_mut()), &self.pinned) {
             pinned.wait();

@@ -52,7 +52,7 @@ impl Tokens {
         self.stale = true;
     }
 
-    /// The host's words, whoever has the newer ones.
+    /// The host's copy, which may be older than the device's.
     pub(crate) fn host(&self) -> &[u32] {
         &self.words
     }
@@ -63,7 +63,7 @@ impl Tokens {
 }
 
 impl Exec {
-    /// Puts the host's words into some slots from `column` on, as many for each; no slot is named twice.
+    /// Puts words of the host into some slots from `column` on, the same number for each; no slot is named twice.
     pub fn set_tokens(&mut self, tokens: &mut Tokens, slots: &[usize], column: usize, values: &[u32]) {
         if slots.is_empty() {
             return;

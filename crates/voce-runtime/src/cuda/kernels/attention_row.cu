@@ -74,7 +74,7 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
     bf16* keys = ring_of<bf16>(a, slot, head, 0);
     bf16* values = keys + (u64)a.capacity * dim;
     const u32 start = first % a.capacity;
-    // What is not the row's own is asked for before that is there.
+    // Loads that do not depend on the row begin before it is there.
     for (u32 i = threadIdx.x; i < 2 * past * (dim / 64); i += blockDim.x) {
         const u32 p = start + i / 2 / (dim / 64), place = p < a.capacity ? p : p - a.capacity;
         prefetch((u64)((i & 1 ? values : keys) + (u64)place * dim + 64 * (i / 2 % (dim / 64))));

@@ -57,7 +57,8 @@ DEV u32 narrow2(float a, float b) { return (u32)narrow(a) | (u32)narrow(b) << 16
 
 DEV float4 widen4(const uint2 v) { return {low(v.x), high(v.x), low(v.y), high(v.y)}; }
 
-// From here on the next kernel may be set up, and from there on what earlier kernels wrote may be read.
+// Two marks of a kernel: after the first the next kernel may be set up, after the second this one may read what earlier
+// kernels wrote.
 DEV void dependents_may_start() {
 #if !defined(VOCE_EMULATED) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -84,8 +85,8 @@ DEV void touch(u64 address) {
 #endif
 }
 
-// Of a table: these travel before the first kernel of a recording, which all others start after, so that they may be read
-// before `wait_for_others`, though not from a cache that has seen an older one.
+// Reads from a table. Tables are copied before the first kernel of a recording, and all other kernels start after that one:
+// they may be read before `wait_for_others`, but not from a cache that may hold an older table.
 DEV uint4 table_load(u64 address) {
 #ifdef VOCE_EMULATED
     return *at<const uint4>(address);

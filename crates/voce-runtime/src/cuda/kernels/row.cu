@@ -92,7 +92,7 @@ template <int P, int H, int R> DEV void row_product(const RowArgs& a) {
     if (works) {
         row_weights<P, H>(a, rows, count, group, groups, piece0, 0, w[0]);
         row_weights<P, H>(a, rows, count, group, groups, piece0, H, w[1]);
-        // And as many again to the cache.
+        // The next ones come to the cache meanwhile.
         for (u32 i = lane; i < 2 * H * 4 * P; i += 32) {
             const u32 r = group + groups * (2 * H + i / (4 * P));
             if (r >= rows) break;

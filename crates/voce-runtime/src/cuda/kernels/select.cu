@@ -43,8 +43,8 @@ template <bool LIMIT> DEV Best own_best(const float* x, u32 n, const Best& last)
     return best;
 }
 
-// `more` are `m` further columns of the same rows, and `tail` is where what is wanted of them goes. With a list of rows, those
-// that it calls NO_ROW are left out.
+// `more` are `m` further columns of the same rows, and `tail` is where their result goes. Rows that are NO_ROW in the list
+// `rows`, if there is one, are skipped.
 struct SelectArgs {
     u64 x, more, stats, top, tail, rows;
     u32 stride, n, k, m;

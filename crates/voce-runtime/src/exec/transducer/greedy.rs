@@ -136,7 +136,8 @@ pub struct GreedyOp<'a> {
 }
 
 impl Exec {
-    /// Begins a search of streams by so many looks of `ahead` frames at most; the first one's rows are known then.
+    /// Begins a search of `looks` looks at most, each of up to `ahead` frames of every stream. Afterwards the rows of the
+    /// first look are known.
     pub fn greedy_begin(&mut self, runs: &[GreedyRun], looks: usize, ahead: usize, state: &mut GreedyRuns) {
         assert!((1..=MAX_AHEAD).contains(&ahead), "a look takes 1 to {MAX_AHEAD} frames");
         assert!(runs.iter().all(|r| r.cycle as usize <= MAX_CYCLE), "cycles of up to {MAX_CYCLE} labels");
