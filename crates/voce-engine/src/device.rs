@@ -166,14 +166,6 @@ impl Place {
         }
     }
 
-    /// Whether a device has memory for so many slots of `each` bytes.
-    pub(crate) fn holds(&self, slots: usize, each: usize) -> Result<(), EngineError> {
-        match &self.device {
-            Some(device) => room(device.memory()?.0, slots, each),
-            None => Ok(()),
-        }
-    }
-
     /// The same loader to here.
     pub(crate) fn loader(&self, loader: Loader) -> Loader {
         match &self.device {
@@ -205,11 +197,6 @@ pub(crate) fn has_room(reserved: Reserved, slots: usize) -> Result<(), EngineErr
     }
 }
 
-fn room(free: u64, slots: usize, each: usize) -> Result<(), EngineError> {
-    let fit = usize::try_from(free).unwrap_or(usize::MAX) / each.max(1);
-    if slots <= fit { Ok(()) } else { Err(EngineError::NoRoom { slots, fit, each }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,8 +214,9 @@ mod tests {
 
     #[test]
     fn a_device_says_how_many_slots_would_fit() {
-        assert!(room(10 << 20, 10, 1 << 20).is_ok());
-        let message = room(10 << 20, 11, 1 << 20).unwrap_err().to_string();
+        let reserved = |missing| Reserved { given: 10 << 20, missing, free: 0 };
+        assert!(has_room(reserved(0), 10).is_ok());
+        let message = has_room(reserved(1 << 20), 11).unwrap_err().to_string();
         assert!(message.contains("11 slots of 1024 KiB: 10 would fit"), "{message}");
     }
 

@@ -157,17 +157,22 @@ impl<T> Lanes<T> {
         Ok(lane)
     }
 
-    /// Hands a stream to the lane that a slot was taken of.
-    pub(crate) fn send(&self, lane: usize, new: T) -> Result<(), EngineError> {
-        self.doors[lane].requests.try_send(new).map_err(|e| {
-            self.live[lane].fetch_sub(1, Ordering::Relaxed);
-            match e {
-                TrySendError::Full(_) => EngineError::Busy(self.slots()),
-                TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
-            }
+    /// Hands a lane something that takes no slot.
+    pub(crate) fn tell(&self, lane: usize, ask: T) -> Result<(), EngineError> {
+        let sent = self.doors[lane].requests.try_send(ask);
+        sent.map_err(|e| match e {
+            TrySendError::Full(_) => EngineError::Busy(self.slots()),
+            TrySendError::Disconnected(_) => EngineError::Stopped("its thread has ended".into()),
         })?;
         self.doors[lane].waker.wake();
         Ok(())
+    }
+
+    /// Hands a stream to the lane that a slot was taken of.
+    pub(crate) fn send(&self, lane: usize, new: T) -> Result<(), EngineError> {
+        self.tell(lane, new).inspect_err(|_| {
+            self.live[lane].fetch_sub(1, Ordering::Relaxed);
+        })
     }
 }
 

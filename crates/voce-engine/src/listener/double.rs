@@ -10,6 +10,7 @@ use voce_models::hearing::{
 };
 use voce_models::saved::{Reader, Writer};
 use voce_models::transducer::Ngram;
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
 use voce_text::Tokenizer;
 
@@ -26,6 +27,8 @@ const MAGIC: [u8; 8] = *b"vocedbl1";
 pub(super) struct Log {
     /// Slot and frames of each stream of each step.
     pub steps: Vec<Vec<(usize, usize)>>,
+    /// Streams of each step that nobody heard.
+    pub warmed: Vec<usize>,
 }
 
 /// The model.
@@ -201,12 +204,13 @@ impl DoubleEar {
 }
 
 impl Ear for DoubleEar {
-    fn reserve(&mut self, _: &mut Exec) -> Result<(), RuntimeError> {
-        Ok(())
+    fn reserve(&mut self, _: &mut Exec) -> Result<Reserved, RuntimeError> {
+        Ok(Reserved::default())
     }
 
-    fn start(&mut self, _: &mut Exec, slot: usize, _: &Track) {
+    fn start(&mut self, _: &mut Exec, slot: usize, _: &Track) -> Result<(), RuntimeError> {
         self.slots[slot] = Listening::default();
+        Ok(())
     }
 
     fn free(&mut self, slot: usize) {
@@ -269,5 +273,7 @@ impl Ear for DoubleEar {
         Ok(())
     }
 
-    fn warm(&mut self, _: &mut Exec, _: usize) {}
+    fn warm(&mut self, _: &mut Exec, streams: usize, _: &Track) {
+        lock(&self.log).warmed.push(streams);
+    }
 }

@@ -9,11 +9,11 @@ mod inlet;
 mod options;
 mod outlet;
 mod request;
+mod room;
 mod sender;
 mod slot;
 mod snapshot;
 mod stats;
-mod step_room;
 mod streams;
 pub mod subtitles;
 #[cfg(test)]
@@ -26,12 +26,14 @@ mod work;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use voce_models::hearing::{EarRoom, Hearing, Track};
+use voce_models::hearing::{Ear, EarRoom, Hearing, Track};
 use voce_models::transducer::Ngram;
+use voce_runtime::cuda::Reserved;
 use voce_text::Tokenizer;
 
 pub use crate::lane::MAX_LANES;
@@ -47,7 +49,7 @@ pub use stats::ListenerStats;
 pub use transcript::Transcript;
 
 use crate::EngineError;
-use crate::device::Place;
+use crate::device::{Place, has_room};
 use crate::family::{self, OpenedHearing};
 use crate::lane::{self, Lane, Lanes, Team, Turn};
 use crate::packed;
@@ -57,7 +59,8 @@ use crate::trace::Tracer;
 use crate::wake::lock;
 use inlet::Inlet;
 use outlet::Outlet;
-use slot::{NewStream, Tells};
+use room::Asked;
+use slot::{Ask, NewStream, Tells};
 use snapshot::Saved;
 use streams::Streams;
 use utterance::Rules;
@@ -77,7 +80,7 @@ const FEW: usize = 8;
 pub struct Listener {
     info: ListenerInfo,
     hearing: Arc<dyn Hearing>,
-    lanes: Lanes<NewStream>,
+    lanes: Lanes<Ask>,
     stats: Arc<Mutex<ListenerStats>>,
     pulse: Arc<Pulse>,
     /// Writes packed weights.
@@ -115,11 +118,15 @@ impl Listener {
         let about = hearing.info();
         let slot_frames =
             if about.offline() { about.most_frames } else { slot_frames(slots, about.most_frames) };
-        let step_frames = if place.device.is_some() { DEVICE_STEP_FRAMES / lanes } else { STEP_FRAMES };
-        let room = |slots| EarRoom { slots, slot_frames, frames: step_frames };
-        let slot_bytes = hearing.footprint(room(slots)).slot;
-        place.holds(slots, slot_bytes)?;
+        let most = if place.device.is_some() { DEVICE_STEP_FRAMES / lanes } else { STEP_FRAMES };
+        let asked = Asked { slots, lanes, slot_frames, most };
+        let (manned, frames) = ears(hearing.as_ref(), place, options, asked, threads)?;
+        let slot_bytes = hearing.footprint(asked.lane(frames)).slot;
         let info = ListenerInfo::new(id, about, place, options, [threads, slots, lanes], slot_bytes);
+        let plain = ListenRequest::default();
+        let shortest = ListenRequest { chunk_ms: about.chunks_ms.iter().min().copied(), ..plain.clone() };
+        let usual_track = hearing.track(&plain.track(), None)?;
+        let warm_track = hearing.track(&shortest.track(), None)?;
         let frame = Duration::from_secs_f64(about.frame_seconds());
         let (stats, pulse) = (ListenerStats::of(about.phases), Pulse::new(frame, lanes));
         let stats = Arc::new(Mutex::new(stats));
@@ -127,10 +134,8 @@ impl Listener {
         let few = if place.device.is_some() && !about.offline() { FEW } else { 0 };
         let mut all = Lanes::new(lanes, few);
         let turn = Turn::new(lanes, place);
-        for slots in lane::shares(slots, lanes) {
-            let mut team = team(threads, place, options.pin)?;
-            let mut ear = hearing.ear(room(slots));
-            ear.reserve(&mut team.exec)?;
+        for (team, (slots, ear)) in manned {
+            let room = EarRoom { slots, ..asked.lane(frames) };
             all.add(slots, |seat| {
                 let (waker, stop, lane) = (seat.waker.clone(), seat.stop.clone(), seat.lane);
                 let mut work = Hear {
@@ -145,10 +150,12 @@ impl Listener {
                     stats: stats.clone(),
                     tracer: Tracer::new(options.trace.clone(), TRACES[lane]),
                     turn: turn.clone(),
-                    room: slot_frames,
+                    room,
                     pulse: pulse.clone(),
                     faults: options.faults.clone(),
                     planning: Planning::default(),
+                    warm_track: warm_track.clone(),
+                    usual_track: usual_track.clone(),
                 };
                 let (pulse, keep_warm) = (pulse.clone(), options.keep_warm);
                 team.spawn("voce-listen", move |exec| {
@@ -179,8 +186,12 @@ impl Listener {
         &self.pulse
     }
 
-    /// Runs every lane once from end to end, so that the first stream finds memory and caches as the second one does.
+    /// Runs every lane once from end to end, so that the first stream finds memory and caches as the second one does, and a
+    /// device has its graphs and algorithms ready for every number of streams.
     pub fn warm(&self) -> Result<(), EngineError> {
+        if self.info.device.is_some() {
+            self.prepare()?;
+        }
         let request = ListenRequest::default();
         let track = self.track(&request, None)?;
         // One after the other: a device chooses its algorithms meanwhile, by how long they take.
@@ -190,6 +201,18 @@ impl Listener {
             let _ = audio.push(&vec![0.0; WARM_SECONDS * self.info.sample_rate]);
             audio.finish();
             events.try_for_each(|event| event.map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the lanes of a device make steps of every size, one lane after the other: algorithms are chosen by how long they
+    /// take.
+    fn prepare(&self) -> Result<(), EngineError> {
+        for lane in 0..self.lanes.len() {
+            let (done, wait) = sync_channel(1);
+            self.lanes.tell(lane, Ask::Prepare(done))?;
+            // Whoever goes without an answer has ended, and its pulse says so.
+            let _ = wait.recv();
         }
         Ok(())
     }
@@ -271,7 +294,7 @@ impl Listener {
             chunks_per_step: request.chunks_per_step,
             saved,
         };
-        self.lanes.send(lane, new)?;
+        self.lanes.send(lane, Ask::Hear(Box::new(new)))?;
         let sender = AudioSender::new(inlet.clone(), outlet.clone(), front, samples, about.sample_rate);
         Ok((sender, TranscriptStream { outlet, inlet }))
     }
@@ -288,6 +311,42 @@ impl Drop for Listener {
 /// Frames that a step may take of one stream, where streams come in chunks of up to `longest` frames.
 fn slot_frames(slots: usize, longest: usize) -> usize {
     (STEP_FRAMES / slots).max(longest)
+}
+
+/// A lane before it runs: its executor, its slots and their ear.
+type Manned = (Team, (usize, Box<dyn Ear>));
+
+/// The lanes of a listener, with all the memory that they will need, and the frames that their steps may have. A device
+/// that has too little is asked for smaller steps before slots are refused.
+fn ears(
+    hearing: &dyn Hearing,
+    place: &Place,
+    options: &ListenerOptions,
+    asked: Asked,
+    threads: usize,
+) -> Result<(Vec<Manned>, usize), EngineError> {
+    let mut frames = match &place.device {
+        Some(device) => asked.frames(|room| hearing.footprint(room), device.memory()?.0)?,
+        None => asked.most,
+    };
+    loop {
+        let mut manned = Vec::with_capacity(asked.lanes);
+        let mut reserved = Reserved::default();
+        for slots in lane::shares(asked.slots, asked.lanes) {
+            let mut team = team(threads, place, options.pin)?;
+            let mut ear = hearing.ear(EarRoom { slots, ..asked.lane(frames) });
+            let more = ear.reserve(&mut team.exec)?;
+            reserved.given += more.given;
+            reserved.missing += more.missing;
+            reserved.free = more.free;
+            manned.push((team, (slots, ear)));
+        }
+        match has_room(reserved, asked.slots) {
+            Ok(()) => return Ok((manned, frames)),
+            Err(_) if frames > asked.least() => frames = (frames / 2).max(asked.least()),
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// A lane's executor with its threads, which on a device do the host's part.

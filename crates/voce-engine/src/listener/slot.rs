@@ -1,6 +1,7 @@
 //! A stream as its lane has it: where its rows come from, what was heard of it, and by which rules its utterances end.
 
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use voce_models::hearing::{Heard, Planned, Reading, Track, Verdict};
 
@@ -10,6 +11,14 @@ use super::outlet::Outlet;
 use super::snapshot::Saved;
 use super::utterance::{Rules, Utterance};
 use super::words::Speller;
+
+/// What a lane is asked for.
+pub(super) enum Ask {
+    /// To take a stream.
+    Hear(Box<NewStream>),
+    /// To make steps of every size that streams will have, while there are none; answered when done.
+    Prepare(SyncSender<()>),
+}
 
 /// A stream as it is handed to a lane.
 pub(super) struct NewStream {

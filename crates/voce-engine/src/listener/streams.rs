@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use voce_models::hearing::{Heard, Heed, Planned, Reading, Rows, Verdict};
 
-use super::slot::{NewStream, Slot};
+use super::slot::{Ask, NewStream, Slot};
 use super::words::Speller;
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
@@ -15,7 +15,7 @@ use crate::lane::{Seat, alone};
 /// The slots of a lane, and who is in them.
 pub(super) struct Streams {
     pub slots: Vec<Option<Slot>>,
-    pub seat: Seat<NewStream>,
+    pub seat: Seat<Ask>,
     speller: Arc<Speller>,
     frame_seconds: f64,
     faults: Faults,
@@ -24,12 +24,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(
-        seat: Seat<NewStream>,
-        speller: Arc<Speller>,
-        frame_seconds: f64,
-        faults: Faults,
-    ) -> Self {
+    pub(super) fn new(seat: Seat<Ask>, speller: Arc<Speller>, frame_seconds: f64, faults: Faults) -> Self {
         let slots = (0..seat.slots).map(|_| None).collect();
         Self { slots, seat, speller, frame_seconds, faults, freed: Vec::new() }
     }
@@ -93,9 +88,12 @@ impl Streams {
             slot.outlet.finish(stopped());
             slot.inlet.hang_up();
         }
-        for new in self.seat.requests.try_iter() {
-            new.outlet.finish(stopped());
-            new.inlet.hang_up();
+        for ask in self.seat.requests.try_iter() {
+            // Whoever waits for something else is told by its channel.
+            if let Ask::Hear(new) = ask {
+                new.outlet.finish(stopped());
+                new.inlet.hang_up();
+            }
         }
     }
 }

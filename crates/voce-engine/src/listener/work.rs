@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use voce_models::hearing::{Ear, Hearing, Offer, Planned};
+use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Track};
 use voce_runtime::Exec;
 
 use super::event::EndReason;
 use super::inlet::Mark;
+use super::slot::{Ask, NewStream};
 use super::snapshot::Saved;
 use super::stats::ListenerStats;
-use super::step_room::StepRoom;
 use super::streams::{Streams, Waiting};
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
@@ -24,6 +24,9 @@ pub(super) const STEP_FRAMES: usize = 512;
 /// The same of all lanes of a device, which has room for thousands of streams.
 pub(super) const DEVICE_STEP_FRAMES: usize = 1 << 16;
 
+/// Numbers of streams that each have their own step prepared.
+const FEW_SIZES: usize = 8;
+
 /// The work of a lane.
 pub(super) struct Hear {
     pub hearing: Arc<dyn Hearing>,
@@ -32,11 +35,14 @@ pub(super) struct Hear {
     pub stats: Arc<Mutex<ListenerStats>>,
     pub tracer: Tracer,
     pub turn: Turn,
-    /// Frames that a step may take of one stream.
-    pub room: usize,
+    /// What a step may take.
+    pub room: EarRoom,
     pub pulse: Arc<Pulse>,
     pub faults: Faults,
     pub planning: Planning,
+    /// A stream of the shortest chunks, and one of those that streams have unless they ask for others.
+    pub warm_track: Track,
+    pub usual_track: Track,
 }
 
 /// What the step under way takes, and who goes first in the next.
@@ -47,7 +53,6 @@ pub(super) struct Planning {
     planned: Vec<Planned>,
     /// Frames that it makes, or a few more.
     frames: usize,
-    room: StepRoom,
 }
 
 /// How long the phases of a step took.
@@ -62,13 +67,15 @@ struct Times {
 impl Work for Hear {
     fn admit(&mut self, exec: &mut Exec) {
         while let Some(free) = self.streams.slots.iter().position(Option::is_none)
-            && let Ok(mut new) = self.streams.seat.requests.try_recv()
+            && let Ok(ask) = self.streams.seat.requests.try_recv()
         {
-            let saved = new.saved.take();
-            self.ear.start(exec, free, &new.track);
-            self.streams.admit(free, new);
-            if let Some(saved) = saved {
-                self.resume(exec, free, saved);
+            match ask {
+                Ask::Hear(new) => self.take(exec, free, *new),
+                Ask::Prepare(done) => {
+                    self.prepare(exec);
+                    // Nobody may wait for it any more.
+                    let _ = done.try_send(());
+                }
             }
         }
         // After new ones were taken: a stream that was left before it had a slot wakes nobody any more.
@@ -85,10 +92,7 @@ impl Work for Hear {
         }
         self.pulse.begin(self.stage());
         self.faults.pass(FaultPoint::Step);
-        let held = exec.device().map_or(0, |d| d.used());
         let Some((times, decoding)) = self.run(exec, begun) else { return true };
-        let p = &mut self.planning;
-        p.room.count(p.frames, held, exec.device().map_or(0, |d| d.used()));
         let frames = self.count(times, decoding);
         self.settle(exec);
         let first = self.streams.seat.first_slot;
@@ -107,7 +111,7 @@ impl Work for Hear {
         if self.streams.seat.all_are_empty() {
             self.pulse.begin(self.stage());
             self.faults.pass(FaultPoint::Step);
-            self.ear.warm(exec, 1);
+            self.ear.warm(exec, 1, &self.warm_track);
             self.pulse.warmed(self.stage());
         }
     }
@@ -142,6 +146,48 @@ impl Hear {
         }
     }
 
+    /// Gives a new stream a slot.
+    fn take(&mut self, exec: &mut Exec, free: usize, mut new: NewStream) {
+        let saved = new.saved.take();
+        let started = self.ear.start(exec, free, &new.track);
+        self.streams.admit(free, new);
+        match (started, saved) {
+            (Err(e), _) => self.streams.free(free, Err(e.into())),
+            (Ok(()), Some(saved)) => self.resume(exec, free, saved),
+            (Ok(()), None) => {}
+        }
+    }
+
+    /// Steps of silence of every size that streams will have: a device has its graphs and algorithms ready then.
+    fn prepare(&mut self, exec: &mut Exec) {
+        if !self.is_idle() {
+            return;
+        }
+        self.pulse.begin(self.stage());
+        self.faults.pass(FaultPoint::Step);
+        let most = (self.room.frames / self.usual_track.chunk).clamp(1, self.room.slots);
+        for streams in sizes(most) {
+            // The second time a device keeps what it did the first time.
+            (0..2).for_each(|_| self.ear.warm(exec, streams, &self.usual_track));
+        }
+        self.pulse.warmed(self.stage());
+        self.recover(exec, &[]);
+    }
+
+    /// Goes on after lack of memory: streams that took part in what failed end, and no other does.
+    fn recover(&mut self, exec: &mut Exec, slots: &[usize]) {
+        let Err(e) = exec.status() else { return };
+        if !e.is_out_of_memory() {
+            return;
+        }
+        tracing::warn!(streams = slots.len(), "no memory for what was asked of the device: {e}");
+        for &slot in slots {
+            self.streams.free(slot, Err(e.clone().into()));
+        }
+        // A device that is lost beyond that ends the lane, by its status.
+        let _ = exec.recover();
+    }
+
     /// Goes on where a snapshot was taken.
     fn resume(&mut self, exec: &mut Exec, i: usize, saved: Saved) {
         self.alone(i, |this| {
@@ -151,32 +197,21 @@ impl Hear {
                 Err(e) => this.streams.free(i, Err(e.into())),
             }
         });
+        self.recover(exec, &[i]);
     }
 
     /// Plans what streams have audio for, in turn. Returns whether anything was done without a step.
     fn gather(&mut self, exec: &mut Exec) -> bool {
         let n = self.streams.slots.len();
-        let lanes = self.streams.seat.live.len();
         let live = self.streams.live().max(1);
-        let mut most = match exec.device() {
-            Some(_) => DEVICE_STEP_FRAMES / lanes,
-            None => STEP_FRAMES,
-        };
-        let mut asked = false;
-        let room = self.room.min(most / live);
+        let most = self.room.frames;
+        let room = self.room.slot_frames.min(most / live);
         self.planning.planned.clear();
         let (mut frames, mut did) = (0, false);
         let first = self.planning.turn;
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(planned) = self.plan(exec, i, room, &mut did) else { continue };
             let more = planned.frames;
-            // A step that is larger than any before it asks first what is free.
-            if !asked && frames + more > self.planning.room.largest {
-                asked = true;
-                if let Some(Ok((free, _))) = exec.device().map(|d| d.memory()) {
-                    most = most.min(self.planning.room.frames(free, lanes));
-                }
-            }
             if frames > 0 && frames + more > most {
                 self.planning.turn = i;
                 break;
@@ -217,6 +252,7 @@ impl Hear {
                     this.close_part(exec, i);
                 }),
             }
+            self.recover(exec, &[i]);
             *did = true;
         }
     }
@@ -237,7 +273,13 @@ impl Hear {
         let decoding = Instant::now();
         ear.decode(exec, planned, streams);
         if let Err(e) = exec.status() {
-            tracing::error!("the device has failed, and its streams end: {e}");
+            if e.is_out_of_memory() {
+                let slots: Vec<usize> = planned.iter().map(|p| p.slot).collect();
+                self.recover(exec, &slots);
+                self.let_go();
+            } else {
+                tracing::error!("the device has failed, and its streams end: {e}");
+            }
             return None;
         }
         let waited = turned.map_or(Duration::ZERO, |t| t.waited());
@@ -261,6 +303,7 @@ impl Hear {
         for p in &planned {
             self.alone(p.slot, |this| this.settle_one(exec, *p));
         }
+        self.recover(exec, &closing);
         self.planning.planned = planned;
     }
 
@@ -286,8 +329,10 @@ impl Hear {
                 slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.events);
                 slot.begin_part(at);
                 slot.tell_progress();
-                self.ear.start(exec, i, &slot.track);
                 slot.outlet.push(&mut slot.events);
+                if let Err(e) = self.ear.start(exec, i, &slot.track) {
+                    self.streams.free(i, Err(e.into()));
+                }
             }
             Mark::Finish => {
                 slot.utterance.finish(nbest, &mut slot.events);
@@ -306,15 +351,16 @@ impl Hear {
         // The rows that wait have to be read before the mark is gone.
         let waiting = slot.inlet.rest();
         let Some(Mark::Snapshot { front, samples, reply }) = slot.inlet.pop_snapshot() else { return };
-        let saved = Saved {
-            samples,
-            decoded: slot.decoded,
-            utterance: slot.utterance.save(),
-            front,
-            ear: self.ear.save(exec, i, &waiting),
+        let ear = self.ear.save(exec, i, &waiting);
+        let (decoded, utterance) = (slot.decoded, slot.utterance.save());
+        let saved = Saved { samples, decoded, utterance, front, ear };
+        let answer = match exec.status() {
+            Ok(()) => Ok(saved.to_bytes(self.hearing.fingerprint())),
+            // Nothing was changed: the stream goes on without its snapshot.
+            Err(e) => exec.recover().map_or_else(|lost| Err(lost.into()), |()| Err(e.into())),
         };
         // Nobody may wait for it any more.
-        let _ = reply.try_send(Ok(saved.to_bytes(self.hearing.fingerprint())));
+        let _ = reply.try_send(answer);
     }
 
     /// Counts a step that began to decode at a moment. Returns its frames.
@@ -354,6 +400,13 @@ impl Hear {
     }
 }
 
+/// Numbers of streams to prepare a device for: few streams meet it one by one, many by their order of magnitude.
+fn sizes(most: usize) -> impl Iterator<Item = usize> {
+    let few = FEW_SIZES.min(most);
+    let doubled = std::iter::successors(Some(2 * FEW_SIZES), |n| Some(2 * n));
+    (1..=few).chain(doubled.take_while(move |n| *n < most)).chain((most > few).then_some(most))
+}
+
 /// How long front end, encoding and decoding took, of the time that the host spent on each. A device does what the host
 /// waits for while it decodes or, where lanes take turns, before: what that took for the others is theirs.
 fn phases(exec: &Exec, [front, encode, decode]: [Duration; 3], in_turn: bool) -> [Duration; 3] {
@@ -365,4 +418,18 @@ fn phases(exec: &Exec, [front, encode, decode]: [Duration; 3], in_turn: bool) ->
     let made = between(0).min(decode);
     let encoded = between(1).min(decode - made);
     [front + made, encode + encoded, decode - made - encoded]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_prepared_for_few_streams_one_by_one_and_for_all() {
+        let list = |most| sizes(most).collect::<Vec<_>>();
+        assert_eq!(list(1), [1]);
+        assert_eq!(list(8), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(list(9), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(list(64), [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64]);
+    }
 }

@@ -17,7 +17,8 @@ fn a_device_hears_what_the_cpu_hears() {
     let device = Device::emulated().unwrap();
     for name in ["stream", "tdt"] {
         let on_device = open_on(&device, name);
-        let audio = &clip("b.wav")[..16_000];
+        on_device.warm().unwrap();
+        let audio = &clip("a.wav")[..16_000];
         let request = ListenRequest::default();
         let (got, want) = (hear(&on_device, &request, audio), hear(&open(name, 2), &request, audio));
         assert_eq!(got.tokens(), want.tokens(), "{name}");
@@ -47,7 +48,7 @@ fn two_at_once(listener: &Listener, audio: &[f32]) -> [Heard; 2] {
 fn pieces_and_ends_are_on_a_device_what_they_are_on_the_cpu() {
     let device = Device::emulated().unwrap();
     for name in ["stream", "tdt"] {
-        let audio = &clip("b.wav")[..14_000];
+        let audio = &clip("a.wav")[..14_000];
         let got = two_at_once(&open_on(&device, name), audio);
         let want = two_at_once(&open(name, 2), audio);
         for (got, want) in got.iter().zip(&want) {
@@ -64,7 +65,7 @@ fn streams_go_on_from_cpu_to_device_and_back() {
     let device = Device::emulated().unwrap();
     for name in ["stream", "tdt"] {
         let (cpu, on_device) = (open(name, 2), open_on(&device, name));
-        let audio = &clip("b.wav")[..14_000];
+        let audio = &clip("a.wav")[..14_000];
         let request = ListenRequest::default();
         let whole = hear(&cpu, &request, audio);
         // Rows that wait for a chunk came as samples here and as rows there.

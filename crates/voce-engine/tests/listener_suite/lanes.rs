@@ -85,7 +85,7 @@ fn a_stream_goes_on_in_another_lane() {
     for (name, on) in [("stream", None), ("tdt", None), ("stream", Some(device))] {
         // A lane has one slot, so a second stream is in the other lane.
         let listener = open_with(name, ListenerOptions { device: on.into(), ..lanes(2, 2) });
-        let audio = &clip("b.wav")[..14_000];
+        let audio = &clip("a.wav")[..14_000];
         let request = ListenRequest::default();
         let whole = hear(&open(name, 1), &request, audio);
         let mut heard = Heard::default();

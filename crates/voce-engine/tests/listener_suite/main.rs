@@ -5,6 +5,7 @@
 mod device;
 mod endpoints;
 mod lanes;
+mod memory;
 mod reference;
 mod robustness;
 mod snapshots;

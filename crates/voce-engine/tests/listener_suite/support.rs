@@ -102,6 +102,21 @@ pub(crate) fn when_free(listener: &Listener, request: &ListenRequest) -> (AudioS
     }
 }
 
+/// Goes on with a saved stream as soon as a slot is free.
+pub(crate) fn resume_when_free(
+    listener: &Listener,
+    saved: &[u8],
+    request: &ListenRequest,
+) -> (AudioSender, TranscriptStream) {
+    loop {
+        match listener.resume(saved, request) {
+            Ok(stream) => return stream,
+            Err(EngineError::Busy(_)) => std::thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
 /// Hears a whole clip.
 #[track_caller]
 pub(crate) fn hear(listener: &Listener, request: &ListenRequest, audio: &[f32]) -> Heard {

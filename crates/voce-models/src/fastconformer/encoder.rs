@@ -138,9 +138,12 @@ impl Encoder {
         }
     }
 
-    /// Gives keys and values their memory where the executor's ops run, or says that there is not enough.
-    pub fn reserve(&self, exec: &mut Exec, state: &mut EncoderState) -> Result<(), CudaError> {
-        exec.reserve_cache(&mut state.cache)
+    /// Makes what utterances of up to `frames` frames need beside memory, where the model takes whole ones: distances.
+    pub fn prepare(&self, exec: &mut Exec, state: &mut EncoderState, frames: usize) -> Result<(), CudaError> {
+        if let Positions::Full(projections) = &self.positions {
+            self.make_room(exec, projections, state, frames);
+        }
+        exec.status()
     }
 
     /// Begins a stream in a slot.

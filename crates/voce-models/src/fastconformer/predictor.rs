@@ -1,6 +1,7 @@
 //! The prediction network of a transducer: embedding, LSTM, and the projection that the joint adds to frames.
 
 use voce_nn::{Embedding, Formats, Linear, Loader, Lstm, LstmScratch, WeightError};
+use voce_runtime::cuda::CudaError;
 use voce_runtime::{Buffer, Exec, RowList};
 
 use super::PredictorConfig;
@@ -40,6 +41,12 @@ impl Lanes {
         grow(exec, &mut self.out, rows);
     }
 
+    /// The same between two steps: where there is no memory nothing has changed, and the executor goes on.
+    pub fn try_grow(&mut self, exec: &mut Exec, rows: usize) -> Result<(), CudaError> {
+        try_grow(exec, &mut self.state, rows)?;
+        try_grow(exec, &mut self.out, rows)
+    }
+
     /// Appends some lanes to `to`: of each its state, then its output.
     pub fn save(&self, exec: &mut Exec, lanes: &[usize], to: &mut Vec<f32>) {
         let [state, out] = [&self.state, &self.out].map(|from| {
@@ -73,12 +80,36 @@ impl Lanes {
 
 /// Makes room for more rows of a buffer; what the present ones hold stays, and new ones are zeros.
 pub(crate) fn grow(exec: &mut Exec, buffer: &mut Buffer, rows: usize) {
-    let before = buffer.rows();
-    if before < rows {
-        let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
-        exec.copy_head(buffer, 0, &mut larger, before);
+    if let Some(larger) = larger(exec, buffer, rows) {
         *buffer = larger;
     }
+}
+
+/// The same between two steps: where there is no memory nothing has changed, and the executor goes on.
+pub(crate) fn try_grow(exec: &mut Exec, buffer: &mut Buffer, rows: usize) -> Result<(), CudaError> {
+    let Some(larger) = larger(exec, buffer, rows) else { return Ok(()) };
+    exec.finish();
+    match exec.status() {
+        Ok(()) => {
+            *buffer = larger;
+            Ok(())
+        }
+        Err(e) => {
+            exec.recover()?;
+            Err(e)
+        }
+    }
+}
+
+/// A copy of a buffer with more rows, if it has too few.
+fn larger(exec: &mut Exec, buffer: &Buffer, rows: usize) -> Option<Buffer> {
+    let before = buffer.rows();
+    if before >= rows {
+        return None;
+    }
+    let mut larger = Buffer::new(rows.next_power_of_two(), buffer.cols());
+    exec.copy_head(buffer, 0, &mut larger, before);
+    Some(larger)
 }
 
 /// Labels for some lanes: label `labels[r]` takes lane `from[r]` to lane `to[r]`.

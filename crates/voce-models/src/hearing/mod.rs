@@ -10,6 +10,7 @@ use std::any::Any;
 use std::io::BufRead;
 use std::sync::Arc;
 
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
 use voce_text::Tokenizer;
 
@@ -231,11 +232,13 @@ pub trait Rows: Sync {
 ///
 /// A step is [`Ear::take`], [`Ear::encode`] and [`Ear::decode`], with the same plans.
 pub trait Ear: Send {
-    /// Makes sure of the device memory that all slots and the largest step need.
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError>;
+    /// Takes the device memory that all slots and the largest step need, while no slot is taken. After it, streams that
+    /// ask for nothing unusual (wide beams of many streams at once) start, step and end without more.
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError>;
 
-    /// Starts a stream in a slot, or a new part of one.
-    fn start(&mut self, exec: &mut Exec, slot: usize, track: &Track);
+    /// Starts a stream in a slot, or a new part of one. Where there is no memory for what it asks, it has not started and
+    /// the others go on.
+    fn start(&mut self, exec: &mut Exec, slot: usize, track: &Track) -> Result<(), RuntimeError>;
 
     /// Lets go of a slot.
     fn free(&mut self, slot: usize);
@@ -272,8 +275,8 @@ pub trait Ear: Send {
         saved: &[u8],
     ) -> Result<(), HearingError>;
 
-    /// A step of silence of `streams` streams that nobody hears, while no slot is taken.
-    fn warm(&mut self, exec: &mut Exec, streams: usize);
+    /// A step of silence, one chunk of each of `streams` streams that nobody hears, while no slot is taken.
+    fn warm(&mut self, exec: &mut Exec, streams: usize, track: &Track);
 }
 
 /// A token that was heard.

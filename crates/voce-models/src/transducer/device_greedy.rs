@@ -11,7 +11,7 @@ use super::search::{Search, padded};
 use super::state::{Kind, SearchState};
 
 /// Logits of a look, unless there are more streams: rows cost less than looks.
-const LOGITS: usize = 32 << 20;
+pub(crate) const LOGITS: usize = 32 << 20;
 /// Looks until the host is told, at most.
 const LOOKS: usize = 16;
 /// Frames in which speech has about one label.

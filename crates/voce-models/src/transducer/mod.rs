@@ -32,6 +32,7 @@ pub use crate::hearing::Token;
 pub use arpa::ArpaError;
 pub use boost::{Boost, BoostError, BoostRule, Completion, MAX_BOOST_TOKENS};
 pub use decoder::Decoder;
+pub(crate) use device_greedy::LOGITS;
 pub use ngram::Ngram;
 pub use options::{BlankScore, MAX_BEAM, Method, Pruning, RepeatGuard, SearchError, SearchOptions};
 pub use search::Search;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use voce_runtime::cuda::CudaError;
 use voce_runtime::transducer::{Beams, GreedyRuns};
 use voce_runtime::{Buffer, Candidate, Choice, Confidence, Exec, Span};
 
@@ -9,9 +10,10 @@ use super::bank::{Bank, Place, Rows};
 use super::beam::BeamScratch;
 use super::decoder::{Decoder, DecoderHead, Transducer};
 use super::greedy::GreedyScratch;
+use super::prune::LANES;
 use super::state::{Kind, SearchState};
 use super::{ctc_beam, ctc_greedy};
-use crate::fastconformer::{JointScratch, Lanes, Moves, PredictorScratch};
+use crate::fastconformer::{JointScratch, Lanes, Moves, PredictorScratch, try_grow};
 
 /// The lane that is the state before the first label: zeros.
 const ZERO: usize = 0;
@@ -142,6 +144,22 @@ impl Search {
             beams: Beams::default(),
             ctc: ctc_beam::CtcScratch::default(),
         }
+    }
+
+    /// Makes sure, between two steps, that streams with beams of `hypotheses` in all find room beside `streams` others, and
+    /// for `frames` frames that beams have yet to pass. Where there is no memory nothing has changed, and the executor
+    /// goes on.
+    pub fn make_room(
+        &mut self,
+        exec: &mut Exec,
+        streams: usize,
+        hypotheses: usize,
+        frames: usize,
+    ) -> Result<(), CudaError> {
+        let Some(lanes) = &mut self.lanes else { return Ok(()) };
+        let rows = ZERO + 1 + self.spares.len() + streams + LANES * hypotheses;
+        lanes.try_grow(exec, rows.max(self.bank.total()))?;
+        try_grow(exec, &mut self.frames, frames.max(self.frame_bank.total()))
     }
 
     /// Takes all rows of `frames`, which [`Decoder::project`] made: those of span i, one span after the other,

@@ -107,6 +107,12 @@ impl Model {
         Self::made(kind, &[0, 1, 2, 3, 4], Loader::new(weights(seed)), formats)
     }
 
+    /// The same on a device of the test's own.
+    pub fn on(device: &std::sync::Arc<voce_runtime::cuda::Device>, kind: Kind, seed: u64) -> Self {
+        let loader = Loader::new(weights(seed)).on(device.clone());
+        Self::made(kind, &[0, 1, 2, 3, 4], loader, Formats::on_device(Precision::F32))
+    }
+
     fn made(kind: Kind, durations: &[usize], loader: Loader, formats: Formats) -> Self {
         let config = config(kind, durations);
         let decoder = Decoder::load(&loader, &config, formats).unwrap();

@@ -2,22 +2,26 @@
 
 mod decode;
 mod saved;
+mod silence;
 
 use std::sync::Arc;
 
 use voce_audio::mel::DEVIATION_GUARD;
+use voce_runtime::cuda::Reserved;
 use voce_runtime::{Buffer, Exec, FrameSpan, RuntimeError, Span};
 
 use super::config::MelNormalize;
 use super::device_mel::DeviceMel;
-use super::encoder::{EncoderState, StreamShape};
+use super::encoder::EncoderState;
 use super::hearing::{Model, Wish};
 use super::windows::{Joiner, OVERLAP, WINDOW};
 use crate::hearing::{Ear, EarRoom, HearingError, Heed, Offer, Planned, Reading, Rows, Track};
-use crate::transducer::{Search, SearchOptions, SearchState};
+use crate::transducer::{Search, SearchState};
 
-/// Mel rows of a step that keeps an offline model warm.
-const WARM_ROWS: usize = 64;
+pub(super) use silence::{HELD_STEPS, HYPOTHESES, USUAL_BEAM};
+
+/// Frames of a step that keeps an offline model warm.
+const WARM_FRAMES: usize = 8;
 /// Frames of an offline utterance that memory is made for at first.
 const FIRST_UTTERANCE: usize = 128;
 
@@ -66,7 +70,9 @@ impl FastConformerEar {
     pub(super) fn new(model: Arc<Model>, room: EarRoom) -> Self {
         let slots = room.slots;
         let (bins, width) = (model.config.mel.bins, model.decoder.frame_width());
-        let frames = if model.encoder.is_offline() { FIRST_UTTERANCE } else { room.slot_frames };
+        // A CPU takes memory as utterances need it; a device has all of it from the start.
+        let grows = model.encoder.is_offline() && !model.on_device;
+        let frames = if grows { FIRST_UTTERANCE } else { room.slot_frames };
         Self {
             room,
             state: model.encoder.state(slots, frames),
@@ -125,6 +131,18 @@ impl FastConformerEar {
         }
     }
 
+    /// Puts a stream into a slot.
+    fn begin(&mut self, slot: usize, wish: &Wish) {
+        self.model.encoder.start(&mut self.state, slot, wish.shape);
+        self.slots[slot] = Some(Slot {
+            wish: wish.clone(),
+            search: Some(wish.fresh.clone()),
+            kept: Vec::new(),
+            joiner: Joiner::default(),
+            readings: Vec::new(),
+        });
+    }
+
     /// Makes room for the mel rows of a step.
     fn make_room(&mut self, rows: usize) {
         if self.mel.rows() < rows {
@@ -157,46 +175,19 @@ impl FastConformerEar {
             row += p.kept + p.rows;
         }
     }
-
-    /// Runs a step of silence over some slots, whose streams nobody hears.
-    fn run_silence(&mut self, exec: &mut Exec, spans: &[FrameSpan]) {
-        let model = self.model.clone();
-        let Ok(fresh) = SearchState::new(&model.decoder, &SearchOptions::with_beam(1)) else { return };
-        let rows = spans.iter().map(|s| s.rows).sum();
-        self.make_room(rows);
-        self.mel.head_mut(rows).fill(0.0);
-        for span in spans {
-            model.encoder.start(&mut self.state, span.slot, StreamShape { look_ahead: 0, language: 0 });
-        }
-        let (x, made) = model.encoder.step(exec, &mut self.state, &self.mel, spans);
-        let frames = made.iter().map(|s| s.rows).sum();
-        if frames == 0 {
-            return;
-        }
-        self.projected.shape(frames, model.decoder.frame_width());
-        model.decoder.project(exec, x, frames, &mut self.projected);
-        let mut searches = vec![fresh; made.len()];
-        self.search.step(exec, &model.decoder, &mut self.projected, made, &mut searches);
-    }
 }
 
 impl Ear for FastConformerEar {
-    fn reserve(&mut self, exec: &mut Exec) -> Result<(), RuntimeError> {
-        self.model.encoder.reserve(exec, &mut self.state)?;
-        exec.status()?;
-        Ok(())
+    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
+        self.reserve_all(exec)
     }
 
-    fn start(&mut self, _: &mut Exec, slot: usize, track: &Track) {
+    fn start(&mut self, exec: &mut Exec, slot: usize, track: &Track) -> Result<(), RuntimeError> {
         let wish: &Wish = track.family().expect("a track of this model");
-        self.model.encoder.start(&mut self.state, slot, wish.shape);
-        self.slots[slot] = Some(Slot {
-            wish: wish.clone(),
-            search: Some(wish.fresh.clone()),
-            kept: Vec::new(),
-            joiner: Joiner::default(),
-            readings: Vec::new(),
-        });
+        self.slots[slot] = None;
+        self.make_room_for(exec, wish)?;
+        self.begin(slot, wish);
+        Ok(())
     }
 
     fn free(&mut self, slot: usize) {
@@ -295,11 +286,9 @@ impl Ear for FastConformerEar {
         self.restore_slot(exec, slot, wish, saved)
     }
 
-    fn warm(&mut self, exec: &mut Exec, streams: usize) {
-        let offline = self.is_offline();
-        let rows = if offline { WARM_ROWS } else { self.model.encoder.mel_rows(0, 1, true) };
-        let span = |slot| FrameSpan { slot, rows, last: offline };
-        let spans: Vec<FrameSpan> = (0..streams.min(self.room.slots)).map(span).collect();
-        self.run_silence(exec, &spans);
+    fn warm(&mut self, exec: &mut Exec, streams: usize, track: &Track) {
+        let wish: &Wish = track.family().expect("a track of this model");
+        let frames = if self.is_offline() { WARM_FRAMES } else { wish.shape.look_ahead + 1 };
+        self.run_silence(exec, streams.min(self.room.frames / frames), frames, wish);
     }
 }
