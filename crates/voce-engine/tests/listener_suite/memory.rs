@@ -19,7 +19,7 @@ fn device() -> (Arc<Device>, Arc<AtomicU64>) {
 }
 
 fn open_on(device: &Arc<Device>, name: &str, slots: usize) -> Result<Listener, EngineError> {
-    let options = ListenerOptions { device: Some(device.clone()), ..exact(slots) };
+    let options = ListenerOptions { device: device.clone().into(), ..exact(slots) };
     Listener::open(&store(), fixtures().join(name).to_str().unwrap(), &options)
 }
 

@@ -1,7 +1,8 @@
 //! What slots and steps take of a device's memory, by the model's shape alone.
 
 use voce_nn::Formats;
-use voce_runtime::{BEAM_LANES, KvFormat, KvSpec, MAX_AHEAD};
+use voce_runtime::transducer::{BEAM_LANES, MAX_AHEAD};
+use voce_runtime::{KvFormat, KvSpec};
 
 use super::config::{Attention, FastConformerConfig};
 use super::ear::{HELD_STEPS, HYPOTHESES, USUAL_BEAM};
