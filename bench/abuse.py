@@ -1,144 +1,143 @@
-"""What hostile clients cost `voce serve`: memory and the time of a probe while thousands of sockets say half a request, and
-while single requests unpack to much more than they are. Prints one JSON object.
+"""What hostile clients do to `voce serve`, at full size, beside eight live streams: each attack that ever worked is run
+against a server with the built-in models, and fails where it adds more than 64 MiB, delays `/livez` by more than 20 ms, or
+moves the others' p99 by more than a frame. Prints a table, and one JSON object with --json.
 
     python bench/abuse.py --voce target/release/voce
+    python bench/abuse.py --voce target/debug/voce --scale 0.001 --seconds 2      # a try of the script itself
+    python bench/abuse.py --only 'ogg|keywords' --json bench/runs/abuse.json
+
+A machine that does other things meanwhile shows in the delays. Python 3.11 and nothing else.
 """
 
 import argparse
 import json
+import math
+import multiprocessing
+import os
+import platform
 import re
-import socket
-import struct
-import subprocess
 import sys
-import threading
 import time
-import zlib
 
-HALF_OPEN = 5_000
-RSS_HALF_OPEN, RSS_REQUEST, PROBE_MS = 100, 320, 20
+import attacks
+import rig
 
-
-def rss(pid, field="VmRSS"):
-    with open(f"/proc/{pid}/status") as file:
-        return int(re.search(rf"{field}:\s*(\d+)", file.read()).group(1)) / 1024
+MEMORY_MIB, LIVEZ_MS, FRAME_MS = 64, 20, 80
+# How long live streams run alone before and after an attack, in seconds.
+REST = 5.0
 
 
-def connect(port):
-    return socket.create_connection(("127.0.0.1", port))
+def run_attack(attack, arguments, out):
+    context = attacks.Context(*arguments)
+    try:
+        out.put(attack(context))
+    except Exception as error:  # noqa: BLE001: what went wrong is told, not hidden
+        out.put({"problems": [f"the attack itself failed: {error!r}"]})
 
 
-def request(port, method, path, body=b"", head=""):
-    with connect(port) as s:
-        s.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body)
-        answer = b""
-        while chunk := s.recv(65536):
-            answer += chunk
-    return int(answer.split(b" ", 2)[1])
-
-
-def probe(port, n=50):
-    times = []
-    for _ in range(n):
-        begun = time.perf_counter()
-        assert request(port, "GET", "/livez") == 200
-        times.append((time.perf_counter() - begun) * 1e3)
-    return sorted(times)
-
-
-def flac(seconds):
-    """Silence: constant subframes, 12 bytes for 65,535 samples of 8 channels."""
-    def crc(data, poly, bits):
-        value, top = 0, 1 << (bits - 1)
-        for byte in data:
-            value ^= byte << (bits - 8)
-            for _ in range(8):
-                value = (value << 1 ^ poly if value & top else value << 1) & ((1 << bits) - 1)
-        return value
-
-    rate, block = 48_000, 65_535
-    info = struct.pack(">HHHHHH", block, block, 0, 0, 0, 0)[:4] + b"\0" * 6
-    info += (rate << 44 | 7 << 41 | 15 << 36).to_bytes(8, "big") + b"\0" * 16
-    out = bytearray(b"fLaC\x80\x00\x00\x22" + info)
-    for number in range(seconds * rate // block + 1):
-        coded = chr(number).encode("utf-8", "surrogatepass") if number > 127 else bytes([number])
-        head = b"\xff\xf8" + bytes([0x7A, 0x78]) + coded + struct.pack(">H", block - 1)
-        frame = head + bytes([crc(head, 0x07, 8)]) + b"\0\0\0" * 8
-        out += frame + struct.pack(">H", crc(frame, 0x8005, 16))
-    return bytes(out)
+def beside(args, name, flags, slots, attack):
+    """An attack beside live streams: what was noticed, and what it moved."""
+    headers = {"Authorization": f"Bearer {attacks.KEY_A}"} if "--api-key" in flags else None
+    server = rig.Server(args.voce, ["--hear-slots", str(slots), "--speak-slots", "8", *flags]).ready()
+    others = None
+    try:
+        pcm = rig.speech(server.port, headers=headers)
+        others = rig.Bystanders(server, args.live, headers)
+        rest = REST if args.seconds >= 5 else args.seconds
+        # The first seconds of a stream are not like the others.
+        time.sleep(2 + rest)
+        calm = (time.monotonic() - rest, time.monotonic())
+        base = server.rss()
+        context = multiprocessing.get_context("fork")
+        out = context.Queue()
+        process = context.Process(target=run_attack, args=(attack, (server.port, server.pid, args.scale, args.seconds, pcm, slots - args.live), out))
+        process.start()
+        try:
+            noticed = out.get(timeout=args.seconds + 120)
+        except Exception:  # noqa: BLE001: queue.Empty
+            noticed = {"problems": ["the attack did not end"]}
+        busy = (calm[1], time.monotonic())
+        process.join(5)
+        if process.is_alive():
+            process.terminate()
+        time.sleep(1)
+        alive = rig.get(server.port, "/livez")[0] == 200
+        others.stop()
+    except RuntimeError as error:
+        noticed, busy, alive = {"problems": [str(error)]}, None, False
+    finally:
+        if others:
+            others.stop()
+        code, _ = server.stop()
+    result = {"attack": name, **noticed}
+    problems = list(noticed["problems"])
+    if busy:
+        figures = {
+            "memory_mib": others.peak(*busy) - base,
+            "livez_ms": (others.probe(*busy, 0.99) - others.probe(*calm, 0.99)) * 1e3,
+            "livez_max_ms": others.probe(*busy, 1.0) * 1e3,
+            "live_p99_ms": others.lag(*calm, 0.99) * 1e3,
+            "live_p99_moved_ms": (others.lag(*busy, 0.99) - others.lag(*calm, 0.99)) * 1e3,
+        }
+        result |= {k: round(v, 1) for k, v in figures.items()}
+        for key, most in (("memory_mib", MEMORY_MIB), ("livez_ms", LIVEZ_MS), ("live_p99_moved_ms", FRAME_MS)):
+            if not figures[key] <= most:
+                problems.append(f"{key} is {figures[key]:.1f}, more than {most}" if not math.isnan(figures[key]) else f"{key} was not measured")
+        problems += others.complaints(*busy)
+    if not alive:
+        problems.append("the server is gone")
+    problems += server.panics()[:3]
+    if code not in (0, None) and alive:
+        problems.append(f"the server ended with {code}")
+    result["problems"] = problems
+    return result
 
 
 def main(args):
-    command = [args.voce, "serve", "--port", "0", "--null-model", "--speak-slots", "4", "--log", "error"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    result, problems = {"what": "abuse", "date": time.strftime("%Y-%m-%d")}, []
+    wanted = re.compile(args.only, re.I) if args.only else None
+    results = []
 
-    def check(name, value, most):
-        result[name] = {"value": round(value, 1), "most": most}
-        if value > most:
-            problems.append(name)
+    def tell(result):
+        results.append(result)
+        figures = [f"{result[k]:>8}" if k in result else " " * 8 for k in ("memory_mib", "livez_ms", "live_p99_ms", "live_p99_moved_ms")]
+        verdict = "ok" if not result["problems"] else "FAILED"
+        print(f"{result['attack']:<40}", *figures, "", result.get("skipped", verdict), flush=True)
+        for problem in result["problems"]:
+            print(f"    {problem}", flush=True)
 
-    try:
-        port = int(re.search(r":(\d+)/", server.stdout.readline()).group(1))
-        probe(port)
-        before = rss(server.pid)
-        result["rss_mib"] = round(before, 1)
-
-        sockets = []
-        for i in range(HALF_OPEN):
-            s = connect(port)
-            s.sendall([b"", b"GET /liv", b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nX-"][i % 3])
-            sockets.append(s)
-        times = probe(port)
-        check("half_open_probe_ms_p50", times[len(times) // 2], PROBE_MS)
-        check("half_open_rss_mib", rss(server.pid) - before, RSS_HALF_OPEN)
-        begun = time.monotonic()
-        closed = 0
-        for s in sockets:
-            s.settimeout(max(15 - (time.monotonic() - begun), 0.1))
+    print(f"{'attack':<40} {'MiB':>8} {'livez':>8} {'p99':>8} {'moved':>8}   (bounds: {MEMORY_MIB} MiB, {LIVEZ_MS} ms, {FRAME_MS} ms)")
+    for name, flags, slots, attack in attacks.BESIDE:
+        if not wanted or wanted.search(name):
+            tell(beside(args, name, flags, slots, attack))
+    for name, attack in attacks.ALONE:
+        if not wanted or wanted.search(name):
             try:
-                while s.recv(4096):
-                    pass
-                closed += 1
-            except ConnectionError:
-                closed += 1
-            except TimeoutError:
-                pass
-            s.close()
-        check("half_open_left_after_15_s", HALF_OPEN - closed, 0)
-
-        bombs = {
-            "flac_601_s_8_channels": ("/v1/listen", flac(601), ""),
-            "gzip_of_16_mib": ("/v1/audio/speech", zlib.compress(b"\0" * (1 << 24), 9, 31), "Content-Encoding: gzip\r\n"),
-            "25_mib_of_zeros": ("/v1/listen?encoding=mulaw&sample_rate=8000", b"\0" * (25 << 20), ""),
-            "deep_json": ("/v1/audio/speech", b"[" * (1 << 20), ""),
+                tell({"attack": name, **attack(args.voce)})
+            except Exception as error:  # noqa: BLE001: what went wrong is told, not hidden
+                tell({"attack": name, "problems": [repr(error)]})
+    for name, why in attacks.SKIPPED.items():
+        if not wanted or wanted.search(name):
+            tell({"attack": name, "skipped": f"skipped: {why}", "problems": []})
+    failed = [r["attack"] for r in results if r["problems"]]
+    if args.json:
+        record = {
+            "what": "abuse", "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+            "scale": args.scale, "seconds": args.seconds, "live_streams": args.live, "bounds": {"memory_mib": MEMORY_MIB, "livez_ms": LIVEZ_MS, "live_p99_moved_ms": FRAME_MS},
+            "failed": failed, "attacks": results,
         }
-        for name, (path, body, head) in bombs.items():
-            peak, done = [rss(server.pid)], threading.Event()
-
-            def watch(peak=peak, done=done):
-                while not done.wait(0.002):
-                    peak.append(rss(server.pid))
-
-            thread = threading.Thread(target=watch)
-            thread.start()
-            code = request(port, "POST", path, body, head)
-            done.set()
-            thread.join()
-            check(f"{name}_rss_mib", max(peak) - peak[0], RSS_REQUEST)
-            result[name] = {"bytes": len(body), "status": code}
-            if code >= 500 or code < 400:
-                problems.append(name)
-        assert request(port, "GET", "/readyz") == 200
-    finally:
-        server.terminate()
-        server.wait(45)
-    result["problems"] = problems
-    print(json.dumps(result, indent=1))
-    return 1 if problems else 0
+        with open(args.json, "w") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+    print(f"{len(results) - len(failed)} of {len(results)} held" + (f"; not: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--voce", default="target/release/voce")
+    parser.add_argument("--only", help="attacks whose name this expression finds")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of an attack's full size")
+    parser.add_argument("--seconds", type=float, default=30, help="how long each attack lasts")
+    parser.add_argument("--live", type=int, default=8, help="live streams beside each attack")
+    parser.add_argument("--json", help="writes the result here")
     sys.exit(main(parser.parse_args()))

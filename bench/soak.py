@@ -1,199 +1,210 @@
-"""A long mixed load on `voce serve`: 70 % recognition, 20 % speech, 10 % what clients should not do. The server's memory,
-file descriptors and threads are read from /proc, and must not grow; a leak that is planted must be seen.
+"""Hours of what happens to a server, by one command: a mixed load on the built-in models at their capacity, clients killed at
+random points, restarts under load, readers that stall, a full disk, no descriptors left. Memory, descriptors and threads are
+read from /proc and must not grow, and a leak that is planted must be seen. Prints JSON; every phase has its problems.
 
-    python bench/soak.py --voce target/release/voce --minutes 30 --hear MODEL --out bench/runs/soak.jsonl
-    python bench/soak.py --voce target/release/voce --minutes 3 --plant sockets     # must fail, and exits with 1
+    python bench/soak.py --voce target/release/voce --minutes 60 --out bench/runs/soak.jsonl
+    python bench/soak.py --voce target/debug/voce --minutes 0.2 --kills 20 --restarts 2      # a try of the script itself
+    python bench/soak.py --phases load,leak --minutes 30
 
-Needs the packages `websockets` and `msgpack`.
+Half of --minutes is the mixed load; kills and restarts take as long as they take. Python 3.11 and nothing else.
 """
 
 import argparse
-import asyncio
 import base64
+import contextlib
 import json
-import math
 import os
 import platform
 import random
 import re
+import resource
+import shutil
+import signal
+import socket
 import statistics
 import struct
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
-import msgpack
-import websockets
+import rig
+from rig import Closed, Ws, post_json, request
 
-# What a short run may grow by, beside what a day may: allocators settle for minutes.
-RSS_MIB, RSS_MIB_PER_HOUR, FDS, THREADS = 6.0, 1.0, 6, 4
-
-
-def pcm(seconds, rate, seed=0):
-    chance = random.Random(seed)
-    out = bytearray()
-    for i in range(int(seconds * rate)):
-        loud = 0.3 if int(i / rate * 2) % 3 else 0.0
-        out += struct.pack("<h", int(32767 * loud * (math.sin(i * 0.05) * 0.5 + chance.uniform(-0.3, 0.3))))
-    return bytes(out)
-
-
-AUDIO = {rate: pcm(3, rate) for rate in (8_000, 16_000, 24_000)}
-FLOATS = [s / 32768 for (s,) in struct.iter_unpack("<h", AUDIO[24_000])]
-
-
-def wav(rate=16_000):
-    data = AUDIO[rate]
-    return b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16) + b"data" + struct.pack("<I", len(data)) + data
+# What a short run may grow by, beside what an hour may: allocators settle for minutes.
+RSS_MIB, RSS_MIB_PER_HOUR, FDS, THREADS = 8.0, 1.0, 8, 6
+SLOTS = 8
 
 
 class Load:
-    def __init__(self, port, plant):
-        self.port, self.plant = port, plant
-        self.url = f"ws://127.0.0.1:{port}"
-        self.held = []
+    """Clients of every kind; what they did and what went wrong."""
+
+    def __init__(self, server, pcm, plant=False):
+        self.server, self.pcm, self.plant = server, pcm, plant
         self.counts, self.failures, self.times = {}, {}, {}
-        self.running = True
+        self.lock, self.running, self.held = threading.Lock(), True, []
+        floats = [s / 32768 for (s,) in struct.iter_unpack("<h", pcm)]
+        self.frames = [rig.pack_audio(floats[i : i + 1920]) for i in range(0, len(floats) - 1920, 1920)]
 
-    async def http(self, method, path, body=b"", headers=(), read=True):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Connection: close", *headers]
-            writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + body)
-            await writer.drain()
-            if not read:
-                return 0, await reader.read(random.randrange(1, 4096))
-            answer = await reader.read(-1)
-            return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
-        finally:
-            writer.close()
-
-    def socket(self, path):
-        return websockets.connect(self.url + path, max_size=None, open_timeout=30)
+    @property
+    def port(self):
+        return self.server.port
 
     # Recognition.
 
-    async def stt_file(self):
-        body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n' + wav() + b"\r\n--b--\r\n"
-        code, _ = await self.http("POST", "/v1/audio/transcriptions", body, ["Content-Type: multipart/form-data; boundary=b"])
-        assert code in (200, 429), code
+    def stt_file(self, dice):
+        body, headers = rig.form([("file", rig.wav(self.pcm, 24_000))])
+        status, _ = request(self.port, "POST", "/v1/audio/transcriptions", body, headers)
+        assert status in (200, 429, 503), status
 
-    async def stt_realtime(self):
-        async with self.socket("/v1/realtime?intent=transcription") as ws:
-            first = json.loads(await ws.recv())
-            if first["type"] == "error":
-                assert first["error"]["code"] == "busy", first
+    def stt_realtime(self, dice):
+        with Ws(self.port, "/v1/realtime?intent=transcription") as ws:
+            if ws.json()["type"] == "error":
                 return
-            for i in range(0, len(AUDIO[24_000]), 9600):
-                chunk = base64.b64encode(AUDIO[24_000][i : i + 9600]).decode()
-                await ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": chunk}))
-                await asyncio.sleep(0.01)
-            await ws.send('{"type": "input_audio_buffer.commit"}')
-            while json.loads(await ws.recv())["type"] != "input_audio_buffer.committed":
+            for i in range(0, len(self.pcm), 9600):
+                ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(self.pcm[i : i + 9600]).decode()}))
+            ws.send('{"type": "input_audio_buffer.commit"}')
+            while ws.json()["type"] not in ("conversation.item.input_audio_transcription.completed", "error"):
                 pass
-            if self.plant == "sockets" and random.random() < 0.3:
-                # A client that stays, and answers pings, is a socket and a slot that do not come back.
-                kept = await websockets.connect(self.url + "/v1/realtime?intent=transcription")
-                self.held.append(kept)
+        if self.plant and dice.random() < 0.5:
+            # Half a request that its client keeps alive is a socket and a task that do not come back.
+            with contextlib.suppress(OSError, Closed):
+                kept = Ws(self.port, "/v1/realtime?intent=transcription")
+                with self.lock:
+                    self.held.append(kept)
 
-    async def stt_moshi(self):
-        async with self.socket("/api/asr-streaming") as ws:
-            pack = lambda m: msgpack.packb(m, use_single_float=True)
-            for i in range(0, len(FLOATS), 1920):
-                await ws.send(pack({"type": "Audio", "pcm": FLOATS[i : i + 1920]}))
-                await asyncio.sleep(0.005)
-            await ws.send(pack({"type": "Marker", "id": 1}))
-            async for data in ws:
-                message = msgpack.unpackb(data)
-                if message["type"] in ("Marker", "Error"):
-                    assert message.get("message", "no free channels") == "no free channels", message
-                    return
-
-    async def stt_deepgram(self):
-        async with self.socket("/v1/listen?encoding=linear16&sample_rate=16000&interim_results=true") as ws:
-            for i in range(0, len(AUDIO[16_000]), 3200):
-                await ws.send(AUDIO[16_000][i : i + 3200])
-            await ws.send('{"type": "CloseStream"}')
-            async for _ in ws:
+    def stt_moshi(self, dice):
+        with Ws(self.port, "/api/asr-streaming") as ws:
+            for frame in self.frames:
+                ws.send(frame)
+            ws.send(b"\x82\xa4type\xa6Marker\xa2id\x01")
+            while rig.unpack(ws.recv())[0]["type"] not in ("Marker", "Error"):
                 pass
+
+    def stt_deepgram(self, dice):
+        with Ws(self.port, "/v1/listen?encoding=linear16&sample_rate=24000&interim_results=true") as ws:
+            for i in range(0, len(self.pcm), 4800):
+                ws.send(self.pcm[i : i + 4800])
+            ws.send('{"type": "CloseStream"}')
+            with contextlib.suppress(Closed):
+                while True:
+                    ws.recv()
 
     # Speech.
 
-    async def tts(self):
-        form = random.choice(["mp3", "wav", "pcm", "flac", "opus"])
-        body = json.dumps({"input": "Hello there. This is a soak.", "response_format": form}).encode()
-        code, audio = await self.http("POST", "/v1/audio/speech", body)
-        assert code in (200, 429), (code, audio[:200])
+    def tts(self, dice):
+        form = dice.choice(["mp3", "wav", "pcm", "flac", "opus"])
+        status, body = post_json(self.port, "/v1/audio/speech", {"input": "Hello there. This is a soak.", "response_format": form})
+        assert status in (200, 429, 503), (status, body[:200])
 
-    async def tts_moshi(self):
-        async with self.socket(f"/api/tts_streaming?format={random.choice(['PcmMessagePack', 'OggOpus'])}") as ws:
-            await ws.send("Hello there.")
-            await ws.send(b"\0")
-            async for _ in ws:
-                pass
+    def tts_moshi(self, dice):
+        with Ws(self.port, f"/api/tts_streaming?format={dice.choice(['PcmMessagePack', 'OggOpus'])}") as ws:
+            ws.send("Hello there.")
+            ws.send(b"\0")
+            with contextlib.suppress(Closed):
+                while True:
+                    ws.recv()
 
     # What clients should not do.
 
-    async def gone_in_the_middle(self):
-        body = json.dumps({"input": "A long sentence that nobody will hear to its end. " * 5, "response_format": "pcm"}).encode()
-        await self.http("POST", "/v1/audio/speech", body, read=False)
+    def gone_in_the_middle(self, dice):
+        kill_at_random(self.port, dice, self.pcm)
 
-    async def gone_without_a_word(self):
-        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(random.choice([b"", b"GET /liv", b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"]))
-        await asyncio.sleep(random.random())
-        writer.transport.abort()
+    def noise(self, dice):
+        path = dice.choice(["/v1/realtime", "/api/asr-streaming", "/api/tts_streaming", "/v1/listen?encoding=linear16", "/v2/decode/stream/x"])
+        with Ws(self.port, path) as ws:
+            for _ in range(dice.randrange(20)):
+                data = dice.randbytes(dice.randrange(200))
+                ws.send(data if dice.random() < 0.5 else data.decode("latin-1"))
 
-    async def noise(self):
-        path = random.choice(["/v1/realtime", "/api/asr-streaming", "/api/tts_streaming", "/v1/listen?encoding=linear16", "/v2/decode/stream/x"])
-        async with self.socket(path) as ws:
-            for _ in range(random.randrange(20)):
-                data = random.randbytes(random.randrange(200))
-                await ws.send(data if random.random() < 0.5 else data.decode("latin-1"))
-
-    async def bad_requests(self):
+    def bad_requests(self, dice):
         flac = b"fLaC\x80\x00\x00\x22\x10\x00\x10\x00" + b"\0" * 6 + b"\x9f\xff\x6f\xf0\xff\xff\xff\xff" + b"\0" * 16
-        for path, body in [
-            ("/v1/audio/speech", b"[" * 100_000),
-            ("/v1/audio/speech", b'{"input": ""}'),
-            ("/v1/listen", flac),
-            ("/api/asr-streaming", b"ID3\x04\x00\x00\x00\x00\x00\x17TIT2\x00\x00\x00\x0d\x00\x00\x03aaaaaaaaaa"),
-            ("/nothing", b"x" * 1000),
-        ]:
-            code, _ = await self.http("POST", path, body)
-            assert 400 <= code < 500, (path, code)
+        for path, body in [("/v1/audio/speech", b"[" * 100_000), ("/v1/audio/speech", b'{"input": ""}'), ("/v1/listen", flac), ("/nothing", b"x" * 1000)]:
+            status, _ = request(self.port, "POST", path, body)
+            assert 400 <= status < 500 or status == 503, (path, status)
 
-    async def never_reads(self):
-        _, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1024)
-        body = json.dumps({"input": "Words that nobody takes. " * 40, "response_format": "pcm"})
-        writer.write(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        writer.transport.pause_reading()
-        await asyncio.sleep(2)
-        writer.transport.abort()
+    def never_reads(self, dice):
+        with stalled(self.port, 30):
+            time.sleep(1)
 
-    async def work(self, seed):
-        chance = random.Random(seed)
+    def work(self, seed):
+        dice = random.Random(seed)
         kinds = {
             0.7: [self.stt_file, self.stt_realtime, self.stt_moshi, self.stt_deepgram],
             0.2: [self.tts, self.tts_moshi],
-            0.1: [self.gone_in_the_middle, self.gone_without_a_word, self.noise, self.bad_requests, self.never_reads],
+            0.1: [self.gone_in_the_middle, self.noise, self.bad_requests, self.never_reads],
         }
         while self.running:
-            (jobs,) = chance.choices(list(kinds.values()), list(kinds))
-            job = chance.choice(jobs)
+            (jobs,) = dice.choices(list(kinds.values()), list(kinds))
+            job = dice.choice(jobs)
             begun = time.monotonic()
             try:
-                await asyncio.wait_for(job(), 60)
-                self.counts[job.__name__] = self.counts.get(job.__name__, 0) + 1
-                self.times.setdefault(job.__name__, []).append((begun, time.monotonic() - begun))
-            except (websockets.ConnectionClosed, websockets.InvalidStatus, ConnectionError, asyncio.IncompleteReadError):
+                job(dice)
+                with self.lock:
+                    self.counts[job.__name__] = self.counts.get(job.__name__, 0) + 1
+                    self.times.setdefault(job.__name__, []).append((begun, time.monotonic() - begun))
+            except (Closed, ConnectionError):
                 # A socket that is refused or closed is an answer.
-                self.counts["closed"] = self.counts.get("closed", 0) + 1
-                await asyncio.sleep(0.01)
+                with self.lock:
+                    self.counts["closed"] = self.counts.get("closed", 0) + 1
+                time.sleep(0.01)
             except Exception as error:  # noqa: BLE001: every other end is a finding
-                key = f"{job.__name__}: {error!r}"[:200]
-                self.failures[key] = self.failures.get(key, 0) + 1
-                await asyncio.sleep(0.1)
+                with self.lock:
+                    key = f"{job.__name__}: {error!r}"[:200]
+                    self.failures[key] = self.failures.get(key, 0) + 1
+                time.sleep(0.1)
+
+    def start(self, clients):
+        self.threads = [threading.Thread(target=self.work, args=(seed,), daemon=True) for seed in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self):
+        self.running = False
+        for thread in self.threads:
+            thread.join(60)
+
+
+@contextlib.contextmanager
+def stalled(port, pauses):
+    """A reader of speech that reads nothing."""
+    body = json.dumps({"input": "[pause:10s]" * min(pauses, 30) + " The end.", "response_format": "wav"})
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    try:
+        s.settimeout(30)
+        s.connect(("127.0.0.1", port))
+        s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        yield s
+    finally:
+        s.close()
+
+
+def kill_at_random(port, dice, pcm):
+    """A client that is gone at some point: in its head, in its body, between messages, in an answer. No goodbye."""
+    speech = json.dumps({"input": "A long sentence that nobody will hear to its end. " * 3, "response_format": dice.choice(["pcm", "opus"])})
+    append = json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(pcm[:48_000]).decode()})
+    key = "dGhlIHNhbXBsZSBub25jZQ=="
+    upgrade = lambda path: f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()  # noqa: E731
+    talk = dice.choice([
+        f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(speech)}\r\n\r\n{speech}".encode(),
+        b"POST /v1/listen HTTP/1.1\r\nHost: localhost\r\nContent-Type: audio/wav\r\nContent-Length: %d\r\n\r\n" % (len(pcm) + 44) + rig.wav(pcm, 24_000),
+        upgrade("/v1/realtime?intent=transcription") + Ws.frame(1, append.encode()) * 4 + Ws.frame(1, b'{"type": "input_audio_buffer.commit"}'),
+        upgrade("/v1/listen?encoding=linear16&sample_rate=24000") + Ws.frame(2, pcm[:9600]) * 10,
+        upgrade("/api/tts_streaming?format=Pcm") + Ws.frame(1, b"Hello there, you who will not hear this. "),
+    ])
+    s = socket.create_connection(("127.0.0.1", port), timeout=30)
+    # A reset and no goodbye.
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    try:
+        s.sendall(talk[: dice.randrange(1, len(talk) + 1)])
+        if dice.random() < 0.5:
+            s.settimeout(dice.random() * 0.2)
+            with contextlib.suppress(TimeoutError):
+                s.recv(dice.randrange(1, 4096))
+    finally:
+        s.close()
 
 
 def sample(pid):
@@ -212,9 +223,9 @@ def slope(points):
     return over / under * 3600 if under else 0.0
 
 
-def verdict(samples, begun, end, hours):
+def verdict(samples, warm, hours):
     """What grew: medians of the first and of the last quarter after the warm-up, so that no single sample counts."""
-    rest = [s for s in samples if s[0] >= begun]
+    rest = [s for s in samples if s[0] >= warm] or samples
     quarter = max(len(rest) // 4, 1)
     out, problems = {}, []
     for name, at, allowed in [("rss_mib", 1, RSS_MIB + RSS_MIB_PER_HOUR * hours), ("fds", 2, FDS), ("threads", 3, THREADS)]:
@@ -226,89 +237,294 @@ def verdict(samples, begun, end, hours):
     return out, problems
 
 
-def percentiles(times, begun, end):
-    half = (begun + end) / 2
-    out = {}
+def percentiles(times, low, high):
+    """The p99 of each job in the first and in the second half."""
+    half, out = (low + high) / 2, {}
     for name, events in sorted(times.items()):
-        halves = [sorted(t for at, t in events if low <= at < high) for low, high in ((begun, half), (half, end))]
+        halves = [sorted(t for at, t in events if a <= at < b) for a, b in ((low, half), (half, high))]
         if min(map(len, halves)) >= 20:
-            out[name] = [round(h[int(len(h) * 0.99)] * 1e3, 1) for h in halves]
+            out[name] = [round(rig.quantile(h, 0.99) * 1e3, 1) for h in halves]
     return out
 
 
-async def metric(load, name):
-    _, text = await load.http("GET", "/metrics")
-    found = re.search(rf"^{re.escape(name)} (\S+)", re.sub(r"\r\n[0-9a-f]+\r\n", "", text.decode()), re.M)
-    return float(found.group(1)) if found else 0.0
+def settled(server, seconds=15):
+    """Waits until no slot is taken; what still is."""
+    end = time.monotonic() + seconds
+    while True:
+        used = {k: rig.metric(server.port, f'voce_streams_active{{kind="{k}"}}') for k in ("speech", "recognition")}
+        taken = [f"{n:.0f} {kind} slots are still taken" for kind, n in used.items() if n]
+        if not taken or time.monotonic() > end:
+            return taken
+        time.sleep(0.2)
 
 
-async def main(args):
-    command = [args.voce, "serve", "--port", "0", "--hear-slots", str(args.slots), "--speak-slots", "4", "--log", "warn"]
-    command += ["--hear", args.hear] if args.hear else ["--null-model"]
-    log = open(args.log, "w")
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+def health(server):
+    """What is wrong with a server that should be as it was."""
+    problems = settled(server)
+    if faults := rig.metric(server.port, 'voce_errors_total{type="internal"}'):
+        problems.append(f"{faults:.0f} internal errors")
     try:
-        port = int(re.search(r":(\d+)/", server.stdout.readline()).group(1))
-        load = Load(port, args.plant)
-        workers = [asyncio.create_task(load.work(seed)) for seed in range(args.clients)]
-        start = time.monotonic()
-        end = start + args.minutes * 60
-        samples = []
-        while (now := time.monotonic()) < end:
-            samples.append((now - start, *sample(server.pid)))
-            if len(samples) % 60 == 0:
-                print(f"{now - start:6.0f} s  rss {samples[-1][1]:.1f} MiB  fds {samples[-1][2]}  threads {samples[-1][3]}  {sum(load.counts.values())} done", file=sys.stderr)
-            await asyncio.sleep(1)
-        load.running = False
-        await asyncio.gather(*workers)
-        problems = [f"{n} times {what}" for what, n in load.failures.items()]
-        warm = args.minutes * 60 * 0.25
-        grown, more = verdict(samples, warm, end, args.minutes / 60)
-        problems += more
-        for kept in load.held:
-            await kept.close()
-        await asyncio.sleep(3)
-        for kind in ("speech", "recognition"):
-            used = await metric(load, f'voce_streams_active{{kind="{kind}"}}')
-            if used:
-                problems.append(f"{used:.0f} {kind} slots are still taken")
-        if faults := await metric(load, 'voce_errors_total{type="internal"}'):
-            problems.append(f"{faults:.0f} internal errors")
-        if server.poll() is not None:
-            problems.append(f"the server ended with {server.returncode}")
-        server.terminate()
-        code = server.wait(45)
+        rig.speech(server.port, "Still here.")
+    except (RuntimeError, OSError) as error:
+        problems.append(f"it does not speak any more: {error}")
+    return problems
+
+
+def end(server):
+    """Stops a server; what was wrong with that."""
+    code, seconds = server.stop()
+    problems = [f"panic: {line}" for line in server.panics()[:5]]
+    if code:
+        problems.append(f"the server ended with {code}")
+    if seconds > 35:
+        problems.append(f"the server took {seconds:.1f} s to end")
+    return problems
+
+
+def begin(args, flags=(), **more):
+    flags = ["--hear-slots", str(SLOTS), "--speak-slots", str(SLOTS), *flags]
+    return rig.Server(args.voce, flags, **more).ready()
+
+
+def phase_load(args, minutes=None, plant=False):
+    """The mixed load, with as many clients as there are slots and half as many again."""
+    minutes = minutes or args.minutes / 2
+    server = begin(args)
+    load = Load(server, rig.speech(server.port), plant)
+    load.start(args.clients)
+    start, samples = time.monotonic(), []
+    while (now := time.monotonic()) < start + minutes * 60:
+        samples.append((now - start, *sample(server.pid)))
+        if len(samples) % 60 == 0:
+            print(f"{now - start:6.0f} s  rss {samples[-1][1]:.1f} MiB  fds {samples[-1][2]}  threads {samples[-1][3]}  {sum(load.counts.values())} done", file=sys.stderr)
+        time.sleep(1 if minutes >= 1 else 0.1)
+    load.stop()
+    warm = minutes * 60 * 0.25
+    grown, problems = verdict(samples, warm, minutes / 60)
+    problems += [f"{n} times {what}" for what, n in load.failures.items()]
+    p99 = percentiles(load.times, start + warm, time.monotonic())
+    for kept in load.held:
+        kept.close()
+    problems += health(server) + end(server)
+    return {"minutes": minutes, "done": dict(sorted(load.counts.items())), "p99_ms_by_half": p99, "grown": grown, "samples": [[round(t), round(r, 1), f, n] for t, r, f, n in samples[::10]], "problems": problems}
+
+
+def phase_leak(args):
+    """The same with a leak that is planted: clients keep every second Realtime socket. It must be seen."""
+    result = phase_load(args, max(args.minutes / 10, 0.1), plant=True)
+    seen = [p for p in result["problems"] if "grew" in p or "slots are still taken" in p]
+    return {"minutes": result["minutes"], "seen": seen, "grown": result["grown"], "problems": [] if seen else ["the planted leak was not seen"]}
+
+
+def phase_kills(args):
+    """Clients that are gone at random points."""
+    server = begin(args)
+    pcm = rig.speech(server.port)
+    before, refused, lock = sample(server.pid), [0], threading.Lock()
+
+    def work(seed):
+        dice = random.Random(f"kill/{seed}")
+        for _ in range(args.kills // args.clients + 1):
+            try:
+                kill_at_random(server.port, dice, pcm)
+            except OSError:
+                with lock:
+                    refused[0] += 1
+
+    running = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(args.clients)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    problems = health(server)
+    after = sample(server.pid)
+    if after[1] - before[1] > FDS:
+        problems.append(f"{after[1] - before[1]} descriptors are still open")
+    if after[0] - before[0] > 64:
+        problems.append(f"{after[0] - before[0]:.1f} MiB more than before")
+    return {"kills": args.kills, "errors": refused[0], "rss_mib": [round(before[0], 1), round(after[0], 1)], "problems": problems + end(server)}
+
+
+def phase_restarts(args):
+    """Stops and kills under load: each time the server comes back, on a home that is whole."""
+    problems, times, home = [], [], tempfile.mkdtemp(prefix="voce-soak-")
+    capture = os.path.join(home, "capture")
+    os.makedirs(capture)
+    flags = ["--drain", "2s", "--capture-audio", capture, "--log-tokens", capture]
+    server = begin(args, flags, home=home)
+    load = Load(server, rig.speech(server.port))
+    load.start(args.clients)
+    dice = random.Random("restarts")
+    for number in range(args.restarts):
+        time.sleep(dice.random() * 1.5)
+        how = dice.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL])
+        code, seconds = server.stop(20, how)
+        times.append(seconds)
+        if how == signal.SIGTERM and (code or seconds > 2 + 5):
+            problems.append(f"restart {number}: ended with {code} after {seconds:.1f} s")
+        problems += [f"restart {number}: {line}" for line in server.panics()[:1]]
+        try:
+            server = begin(args, flags, home=home)
+        except RuntimeError as error:
+            problems.append(f"restart {number}: {error}")
+            break
+        load.server = server
+        if left := [f for f in os.listdir(capture) if f.endswith(".part")]:
+            # Streams of the new server may have begun: only what is old counts.
+            old = [f for f in left if time.time() - os.path.getmtime(os.path.join(capture, f)) > 30]
+            if old:
+                problems.append(f"restart {number}: {len(old)} half files are left")
+    load.stop()
+    problems += [f"{n} times {what}" for what, n in load.failures.items() if "Refused" not in what and "timed out" not in what]
+    problems += health(server) + end(server)
+    shutil.rmtree(home, ignore_errors=True)
+    return {"restarts": args.restarts, "slowest_s": round(max(times, default=0), 1), "done": sum(load.counts.values()), "problems": problems[:20]}
+
+
+def phase_stalled(args):
+    """Readers that take nothing, far more than there are slots: cut off, and cheap."""
+    server = begin(args)
+    rig.speech(server.port)
+    before, problems = server.rss(), []
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                sockets.append(stack.enter_context(stalled(server.port, 30)))
+        peak, deadline, closed = 0.0, time.monotonic() + 25, 0
+        while time.monotonic() < deadline and rig.metric(server.port, 'voce_streams_active{kind="speech"}'):
+            peak = max(peak, server.rss())
+            time.sleep(0.1)
+        for s in sockets:
+            s.settimeout(0.05)
+            with contextlib.suppress(TimeoutError):
+                try:
+                    while s.recv(65536):
+                        pass
+                    closed += 1
+                except ConnectionError:
+                    closed += 1
+        if peak - before > 250:
+            problems.append(f"{len(sockets)} stalled readers cost {peak - before:.1f} MiB")
+    problems += health(server)
+    return {"readers": len(sockets), "closed": closed, "added_mib": round(peak - before, 1), "problems": problems + end(server)}
+
+
+def small_disk(folder):
+    """A disk of one MiB where this may be mounted, else a limit on the size of files: how it is undone, and the limit."""
+    if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode == 0:
+        return "tmpfs", lambda: subprocess.run(["umount", "-l", folder], capture_output=True), None
+
+    def limit():
+        # An ignored signal stays ignored: writes fail instead.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+
+    return "RLIMIT_FSIZE", lambda: None, limit
+
+
+def phase_disk(args):
+    """No room for what is kept: streams go on, adding a voice is an error, and half files do not stay."""
+    home, folder = tempfile.mkdtemp(prefix="voce-soak-"), tempfile.mkdtemp(prefix="voce-full-")
+    # Models are laid out while there is room.
+    begin(args, home=home).stop()
+    kind, undo, limit = small_disk(folder)
+    problems = []
+    try:
+        server = begin(args, ["--capture-audio", folder, "--log-tokens", folder], home=home, limits=limit)
+        pcm = rig.speech(server.port)
+        statuses = set()
+        for _ in range(10):
+            statuses.add(request(server.port, "POST", "/v1/listen", rig.wav(pcm * 4, 24_000), {"Content-Type": "audio/wav"})[0])
+            statuses.add(post_json(server.port, "/v1/audio/speech", {"input": rig.SENTENCE * 3, "response_format": "wav"})[0])
+        if statuses != {200}:
+            problems.append(f"streams were answered with {sorted(statuses)}")
+        body, headers = rig.form([("name", "full"), ("audio_sample", rig.wav(pcm, 24_000))])
+        voice, _ = request(server.port, "POST", "/v1/audio/voices", body, headers)
+        problems += settled(server) + [f"panic: {line}" for line in server.panics()[:3]]
+        code, _ = server.stop()
         if code:
             problems.append(f"the server ended with {code}")
     finally:
-        server.kill()
-        log.close()
-    with open(args.log) as file:
-        panics = sum("panicked" in line for line in file)
-    if panics:
-        problems.append(f"{panics} panics in {args.log}")
-    result = {
-        "what": "soak", "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-        "minutes": args.minutes, "clients": args.clients, "hear": args.hear or "null-model", "plant": args.plant,
-        "done": dict(sorted(load.counts.items())), "p99_ms_by_half": percentiles(load.times, start + warm, end),
-        "grown": grown, "samples": [[round(t), round(r, 1), f, h] for t, r, f, h in samples[::10]], "problems": problems,
-    }
-    line = json.dumps(result)
-    if args.out:
-        with open(args.out, "a") as file:
-            file.write(line + "\n")
-    print(json.dumps({k: v for k, v in result.items() if k != "samples"}, indent=1))
-    return 1 if problems else 0
+        undo()
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"how": kind, "streams": sorted(statuses), "adding_a_voice": voice, "problems": problems}
+
+
+def phase_descriptors(args):
+    """No descriptors left: those inside are served, those outside wait or are turned away, and it ends well."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    server = begin(args, limits=limit)
+    rig.speech(server.port)
+    sockets, problems = [], []
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            s = socket.create_connection(("127.0.0.1", server.port), timeout=2)
+            s.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            sockets.append(s)
+    held = len(os.listdir(f"/proc/{server.pid}/fd"))
+    time.sleep(min(args.minutes * 60, 5))
+    for s in sockets:
+        s.close()
+    begun = time.monotonic()
+    while True:
+        try:
+            if rig.get(server.port, "/livez", timeout=5)[0] == 200:
+                break
+        except OSError:
+            pass
+        if time.monotonic() - begun > 30:
+            problems.append("no answer 30 s after the descriptors came back")
+            break
+    problems += health(server)
+    return {"descriptors_at_most": held, "back_after_s": round(time.monotonic() - begun, 1), "problems": problems + end(server)}
+
+
+def phase_clock(args):
+    """Steps of the clock need a library that fakes it for one process."""
+    return {"skipped": "no faketime here: deadlines are monotonic by reading; run under `faketime -f +1h` where it is installed", "problems": []}
+
+
+PHASES = {
+    "load": phase_load, "leak": phase_leak, "kills": phase_kills, "restarts": phase_restarts, "stalled": phase_stalled,
+    "disk": phase_disk, "descriptors": phase_descriptors, "clock": phase_clock,
+}
+
+
+def main(args):
+    names = args.phases.split(",") if args.phases else list(PHASES)
+    failed = []
+    for name in names:
+        begun = time.monotonic()
+        try:
+            result = PHASES[name](args)
+        except Exception as error:  # noqa: BLE001: what went wrong is told, not hidden
+            result = {"problems": [f"the phase itself failed: {error!r}"]}
+        record = {
+            "what": "soak", "phase": name, "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+            "models": "nano-voice, nano-ear", "clients": args.clients, "seconds": round(time.monotonic() - begun, 1), **result,
+        }
+        if result["problems"]:
+            failed.append(name)
+        if args.out:
+            with open(args.out, "a") as file:
+                file.write(json.dumps(record) + "\n")
+        print(json.dumps({k: v for k, v in record.items() if k != "samples"}, indent=1), flush=True)
+    print(f"{len(names) - len(failed)} of {len(names)} phases held" + (f"; not: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--voce", default="target/release/voce")
-    parser.add_argument("--hear", help="a recogniser; without one, one that discards audio")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--plant", choices=["sockets"], help="plants a leak, which must be seen")
-    parser.add_argument("--out", help="appends the result here")
-    parser.add_argument("--log", default="/tmp/voce-soak.log")
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    parser.add_argument("--minutes", type=float, default=60, help="half of it is the mixed load")
+    parser.add_argument("--clients", type=int, default=SLOTS + SLOTS // 2)
+    parser.add_argument("--kills", type=int, default=10_000)
+    parser.add_argument("--restarts", type=int, default=200)
+    parser.add_argument("--phases", help=f"some of {','.join(PHASES)}")
+    parser.add_argument("--out", help="appends each phase's result here, as a line of JSON")
+    sys.exit(main(parser.parse_args()))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use voce_nn::Formats;
 use voce_nn::weights::SafetensorsFile;
-use voce_runtime::Format;
+use voce_runtime::{AttentionKind, AttentionShape, Format};
 
 use crate::EngineError;
 use crate::family;
@@ -56,6 +56,33 @@ impl PartInfo {
     }
 }
 
+/// Attention of a part of a model, for one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionInfo {
+    /// The part.
+    pub name: &'static str,
+    /// What rows see.
+    pub kind: AttentionKind,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Rows of a step.
+    pub rows: usize,
+    /// Positions that a row sees at most.
+    pub positions: usize,
+}
+
+impl AttentionInfo {
+    /// What decides which kernel runs it for one stream, with keys and values in these formats.
+    pub fn shape(&self, formats: &Formats) -> AttentionShape {
+        let AttentionInfo { kind, heads, kv_heads, head_dim, rows, positions, .. } = *self;
+        AttentionShape { kind, format: formats.kv, heads, kv_heads, head_dim, streams: 1, rows, positions }
+    }
+}
+
 /// What a model is.
 #[derive(Clone, Debug)]
 pub struct Description {
@@ -69,6 +96,8 @@ pub struct Description {
     pub languages: Vec<String>,
     /// Parts, largest work first.
     pub parts: Vec<PartInfo>,
+    /// Its attention, part by part.
+    pub attention: Vec<AttentionInfo>,
     /// Frames in a second of audio, where known.
     pub frame_rate: Option<f64>,
     /// Facts for people: a label and a text each.
@@ -86,6 +115,7 @@ impl Description {
             located,
             languages: languages.iter().map(|&language| language.to_owned()).collect(),
             parts: Vec::new(),
+            attention: Vec::new(),
             frame_rate: None,
             facts: Vec::new(),
             values: Map::new(),
@@ -216,6 +246,11 @@ mod tests {
         for task in [Task::Speech, Task::Hearing] {
             for shape in crate::shapes(task) {
                 let described = describe_shape(task, shape).unwrap();
+                assert!(!described.attention.is_empty(), "{shape}");
+                for attention in &described.attention {
+                    let formats = Formats::new(Precision::F32, Isa::Scalar);
+                    assert_eq!(attention.shape(&formats).on_cpu(Isa::Scalar), "panels_f32", "{shape}");
+                }
                 assert_eq!(described.identity.task, Some(task));
                 let [f32, int8, int4] = [Precision::F32, Precision::Int8, Precision::Int4]
                     .map(|p| Formats::new(p, Isa::Scalar))

@@ -1,10 +1,13 @@
 //! `voce doctor`: what this machine is, what will run on it, and about how fast.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use voce_engine::describe::AttentionInfo;
 use voce_engine::speaker::default_threads;
 use voce_engine::store::{Store, Task};
-use voce_engine::{Description, auto, describe_shape, shapes};
+use voce_engine::{Description, DeviceChoice, auto, describe_shape, shapes};
 use voce_nn::{Formats, Precision};
+use voce_runtime::cuda::DeviceInfo;
 use voce_runtime::{CPU_ENV, Exec, Format, Isa};
 
 use crate::bench::limits::product_rate;
@@ -37,9 +40,33 @@ impl Yardstick {
         format!("`voce bench {command} --shape {}`", self.shape)
     }
 
+    /// The kernels that its attention would run by, on a GPU or this CPU.
+    fn attention(&self, precision: Precision, gpu: Option<&DeviceInfo>, isa: Isa) -> Vec<Attention> {
+        let kernel = |part: &AttentionInfo| match gpu {
+            Some(gpu) => part.shape(&Formats::on_device(precision)).on_device(gpu),
+            None => part.shape(&Formats::new(precision, isa)).on_cpu(isa),
+        };
+        let parts = self.model.attention.iter();
+        parts.map(|part| Attention { model: self.shape, part: part.name, kernel: kernel(part) }).collect()
+    }
+
     /// The key of its figures.
     fn key(&self) -> String {
         self.shape.replace(['-', '.'], "_")
+    }
+}
+
+/// Which kernel runs the attention of a part.
+#[derive(Serialize)]
+struct Attention {
+    model: &'static str,
+    part: &'static str,
+    kernel: &'static str,
+}
+
+impl Attention {
+    fn text(&self) -> String {
+        format!("{} of {} by {}", self.part, self.model, self.kernel)
     }
 }
 
@@ -98,6 +125,13 @@ pub(crate) fn run(console: Console) -> Outcome {
         Ok(gpus) => gpus.iter().map(|g| format!("{g}: {}", gpu_precisions(g))).collect::<Vec<_>>().join("; "),
         Err(e) => e.to_string(),
     };
+    // What `auto` would run each yardstick's attention by.
+    let on = match (auto.device, &gpus) {
+        (DeviceChoice::Cuda(n), Ok(gpus)) => gpus.get(n),
+        _ => None,
+    };
+    let attention: Vec<Attention> =
+        yardsticks.iter().flat_map(|y| y.attention(auto.precision, on, isa)).collect();
     if console.json {
         let mut values = json!({
             "cpu": machine::cpu_name(), "cores": machine::cores(), "threads": threads, "isa": isa.name(),
@@ -105,7 +139,7 @@ pub(crate) fn run(console: Console) -> Outcome {
             "huge_pages": machine::huge_pages(), "read_gb_per_s_1": round(one / 1e9, 2),
             "read_gb_per_s": round(all / 1e9, 2), "hub_cache": settings.hub_cache, "voce_home": settings.voce_home,
             "free_disk_bytes": free, "offline": settings.offline, "sound_card": device, "gpu": gpus.is_ok(), "gpus": gpu,
-            "models": fetched, "embedded": built_in,
+            "models": fetched, "embedded": built_in, "attention": attention,
             "auto": {
                 "device": auto.device.to_string(), "device_reason": auto.device_reason,
                 "precision": auto.precision.name(), "precision_reason": auto.precision_reason,
@@ -129,6 +163,7 @@ pub(crate) fn run(console: Console) -> Outcome {
         ("GPU", gpu),
         ("--device", format!("auto is {}: {}", auto.device, auto.device_reason)),
         ("--precision", format!("auto is {}: {}", auto.precision, auto.precision_reason)),
+        ("attention", attention.iter().map(Attention::text).collect::<Vec<_>>().join("; ")),
         (
             "sound card",
             if device { "built in".into() } else { "not built in: build with --features device".to_owned() },
@@ -190,7 +225,7 @@ fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64) -> String {
 }
 
 /// The precisions that a GPU has kernels for.
-fn gpu_precisions(gpu: &voce_runtime::cuda::DeviceInfo) -> String {
+fn gpu_precisions(gpu: &DeviceInfo) -> String {
     let runs = Precision::ON_GPU.into_iter().filter(|p| *p != Precision::Fp8 || gpu.has_fp8());
     let auto = voce_engine::auto_precision(true).0;
     let name = |p: Precision| if p == auto { format!("{p} (auto)") } else { p.to_string() };

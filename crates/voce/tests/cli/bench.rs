@@ -73,6 +73,11 @@ fn the_doctor_knows_this_machine() {
     for key in ["device", "device_reason", "precision", "precision_reason"] {
         assert!(json["auto"][key].as_str().is_some_and(|text| !text.is_empty()), "{key} in {json}");
     }
+    let attention = json["attention"].as_array().unwrap();
+    for part in ["backbone", "codec", "encoder"] {
+        let of = attention.iter().find(|a| a["part"] == part).unwrap();
+        assert!(of["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{json}");
+    }
     let text = String::from_utf8(s.run(&["doctor"]).stdout).unwrap();
     assert!(text.contains("auto is") && text.contains("`voce bench hear --shape"), "{text}");
 }

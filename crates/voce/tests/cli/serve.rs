@@ -72,6 +72,43 @@ fn serves_speech_and_the_page_and_goes_when_told() {
     }
 }
 
+/// A model whose weights never come: reading them waits for somebody who writes.
+#[cfg(unix)]
+fn endless_model(sandbox: &Sandbox) -> std::path::PathBuf {
+    let (from, to) = (model("drifting"), sandbox.out("endless"));
+    std::fs::create_dir(&to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten().filter(|e| e.path().is_file()) {
+        if entry.path().extension().is_some_and(|e| e == "safetensors") {
+            let made = std::process::Command::new("mkfifo").arg(to.join(entry.file_name())).status();
+            assert!(made.unwrap().success());
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+    to
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_while_a_model_loads_ends_the_process() {
+    let sandbox = Sandbox::new();
+    let folder = endless_model(&sandbox);
+    // The line with the address comes when models are there: the port must be known before.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let args = ["serve", "--port", &port.to_string(), "--no-hear", "--speak", arg(&folder), "--drain", "1s"];
+    let mut child = sandbox.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let addr = format!("127.0.0.1:{port}");
+    while TcpStream::connect(&addr).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "it waits for its model");
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&addr, "GET", "/livez", "", "").0, 200);
+    assert_eq!(ask(&addr, "GET", "/readyz", "", "").0, 503);
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_stay_on_their_cores_when_pinned() {

@@ -2,14 +2,18 @@
 
 use serde_json::Value;
 use voce_models::fastconformer::{Attention, FastConformerConfig, Head};
+use voce_runtime::AttentionKind;
 
 use super::Files;
 use crate::EngineError;
-use crate::describe::{Description, PartInfo, Role, count};
+use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
 use crate::store::{Store, Task};
 
 /// Milliseconds of a mel row.
 const ROW_MS: usize = 10;
+
+/// Frames of a common utterance: ten seconds.
+const UTTERANCE: usize = 125;
 
 /// Of a model on this machine.
 pub(in crate::family) fn of_files(
@@ -43,6 +47,21 @@ fn fill(description: &mut Description, config: &FastConformerConfig) {
     let steps = chunks.first().map_or(1.0, |ms| 1e3 / *ms as f64);
     description.parts = parts(config, steps);
     description.frame_rate = Some(frame_rate);
+    let (kind, rows, past) = match &e.attention {
+        Attention::Full => (AttentionKind::Whole, UTTERANCE, 0),
+        Attention::Chunked { left, look_aheads, .. } => {
+            (AttentionKind::Chunked, look_aheads.first().map_or(1, |n| n + 1), *left)
+        }
+    };
+    description.attention = vec![AttentionInfo {
+        name: "encoder",
+        kind,
+        heads: e.heads,
+        kv_heads: e.heads,
+        head_dim: e.dim / e.heads.max(1),
+        rows,
+        positions: past + rows,
+    }];
     let hears = if chunks.is_empty() {
         "whole utterances, long audio in windows".to_owned()
     } else {

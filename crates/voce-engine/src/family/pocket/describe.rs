@@ -4,16 +4,20 @@ use std::path::PathBuf;
 
 use voce_models::pocket::PocketConfig;
 use voce_nn::weights::SafetensorsFile;
+use voce_runtime::AttentionKind;
 
 use super::Files;
 use crate::EngineError;
-use crate::describe::{Description, PartInfo, Role, count};
+use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
 use crate::store::catalogue::Extra;
 use crate::store::catalogue::pocket::Pocket;
 use crate::store::{Entry, Located, Store};
 
 /// Frames that the codec decodes together, reading its weights once.
 const CODEC_GROUP: f64 = voce_models::pocket::CODEC_GROUP as f64;
+
+/// Positions of a common passage: a voice, its text and ten seconds of frames.
+const POSITIONS: usize = 300;
 
 /// Parameters by part.
 #[derive(Default)]
@@ -115,6 +119,27 @@ fn fill(description: &mut Description, config: &PocketConfig, parameters: &Param
     let text = format!("{} tokens, {:?}", lm.lookup_table.n_bins, lm.lookup_table.tokenizer).to_lowercase();
     description.parts = parameters.parts(codec.frame_rate);
     description.frame_rate = Some(codec.frame_rate);
+    let ct = codec.decoder_transformer();
+    description.attention = vec![
+        AttentionInfo {
+            name: "backbone",
+            kind: AttentionKind::Causal,
+            heads: t.num_heads,
+            kv_heads,
+            head_dim: t.attn_dim.unwrap_or(t.d_model) / t.num_heads.max(1),
+            rows: 1,
+            positions: POSITIONS,
+        },
+        AttentionInfo {
+            name: "codec",
+            kind: AttentionKind::Causal,
+            heads: ct.num_heads,
+            kv_heads: ct.num_heads,
+            head_dim: ct.d_model / ct.num_heads.max(1),
+            rows: codec.positions_per_frame(),
+            positions: ct.context,
+        },
+    ];
     description.facts = vec![
         (
             "backbone",
