@@ -5,8 +5,7 @@
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut options = SpeakerOptions::default();
-    options.slots = 8;
+    let options = SpeakerOptions { slots: 8, ..Default::default() };
     let speaker = Speaker::random("pocket-2m", 1, &options)?;
     let streams: Result<Vec<_>, _> = (0..8)
         .map(|seed| {

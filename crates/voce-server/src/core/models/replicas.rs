@@ -175,7 +175,8 @@ impl<M: Model> Watched for Replicas<M> {
     }
 
     fn look_after(&self, hung: Duration) -> Option<Incurable> {
-        self.held.iter().filter_map(|h| h.look_after(hung)).last()
+        // Every one of them is looked after, whatever the others say.
+        self.held.iter().fold(None, |told, h| h.look_after(hung).or(told))
     }
 
     fn rest(&self) {
