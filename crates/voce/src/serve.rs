@@ -206,6 +206,8 @@ fn limits(settings: &Settings) -> Outcome<Limits> {
         body_time: time(&settings.body_time, usual.body_time)?,
         bodies: settings.bodies_bytes.unwrap_or(usual.bodies),
         bodies_per_caller: settings.bodies_per_caller_bytes.unwrap_or(usual.bodies_per_caller),
+        messages: settings.messages_bytes.unwrap_or(usual.messages),
+        messages_per_caller: settings.messages_per_caller_bytes.unwrap_or(usual.messages_per_caller),
         decoders: settings.max_decoders.unwrap_or(usual.decoders),
         voices: settings.max_voices.unwrap_or(usual.voices),
         voices_per_key: settings.voices_per_key.unwrap_or(usual.voices_per_key),

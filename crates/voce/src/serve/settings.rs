@@ -150,7 +150,13 @@ pub(crate) struct Settings {
     /// The same of one key, or of one address without keys; further ones wait [default: 67108864]
     #[arg(long, value_name = "BYTES", env = "VOCE_BODIES_PER_CALLER_BYTES")]
     pub(super) bodies_per_caller_bytes: Option<usize>,
-    /// Audio files that are decoded at once [default: 512]
+    /// Large WebSocket messages on their way in, of all callers; further ones wait [default: 46137344]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MESSAGES_BYTES")]
+    pub(super) messages_bytes: Option<usize>,
+    /// The same of one key, or of one address without keys [default: 23068672]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MESSAGES_PER_CALLER_BYTES")]
+    pub(super) messages_per_caller_bytes: Option<usize>,
+    /// Compressed streams and files that are decoded at once [default: 512]
     #[arg(long, value_name = "N", env = "VOCE_MAX_DECODERS")]
     pub(super) max_decoders: Option<usize>,
     /// Voices that clients may clone and keep, all together [default: 256]
@@ -236,6 +242,8 @@ impl Settings {
             body_time: self.body_time.or(file.body_time),
             bodies_bytes: self.bodies_bytes.or(file.bodies_bytes),
             bodies_per_caller_bytes: self.bodies_per_caller_bytes.or(file.bodies_per_caller_bytes),
+            messages_bytes: self.messages_bytes.or(file.messages_bytes),
+            messages_per_caller_bytes: self.messages_per_caller_bytes.or(file.messages_per_caller_bytes),
             max_decoders: self.max_decoders.or(file.max_decoders),
             max_voices: self.max_voices.or(file.max_voices),
             voices_per_key: self.voices_per_key.or(file.voices_per_key),
