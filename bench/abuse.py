@@ -35,6 +35,20 @@ def run_attack(attack, arguments, out):
         out.put({"problems": [f"the attack itself failed: {error!r}"]})
 
 
+def warm(port, slots, pcm, headers):
+    """Every slot is used once: what a model keeps for its streams is not the attack's doing."""
+
+    def hear(_):
+        with rig.Ws(port, "/v1/listen?encoding=linear16&sample_rate=24000", headers) as ws:
+            ws.send(pcm)
+            ws.send('{"type": "CloseStream"}')
+            while True:
+                ws.recv()
+
+    attacks.threads(slots, hear)
+    attacks.threads(8, lambda _: rig.speech(port, headers=headers))
+
+
 def beside(args, name, flags, slots, attack):
     """An attack beside live streams: what was noticed, and what it moved."""
     headers = {"Authorization": f"Bearer {attacks.KEY_A}"} if "--api-key" in flags else None
@@ -42,6 +56,7 @@ def beside(args, name, flags, slots, attack):
     others = None
     try:
         pcm = rig.speech(server.port, headers=headers)
+        warm(server.port, slots, pcm, headers)
         others = rig.Bystanders(server, args.live, headers)
         rest = REST if args.seconds >= 5 else args.seconds
         # The first seconds of a stream are not like the others.
@@ -56,6 +71,8 @@ def beside(args, name, flags, slots, attack):
             noticed = out.get(timeout=args.seconds + 120)
         except Exception:  # noqa: BLE001: queue.Empty
             noticed = {"problems": ["the attack did not end"]}
+        # An attack may be over at once; what it moved is measured for some seconds all the same.
+        time.sleep(max(calm[1] + 3 - time.monotonic(), 0))
         busy = (calm[1], time.monotonic())
         process.join(5)
         if process.is_alive():

@@ -1,5 +1,7 @@
 //! `voce serve`: settings from flags, variables and a file, models from the store, and the server that answers.
 
+#[cfg(test)]
+mod broken;
 mod check;
 mod models;
 mod moshi_config;

@@ -56,8 +56,8 @@ pub(crate) struct Breath {
 }
 
 impl Breath {
-    /// Most samples that are encoded before other tasks have their turn: a quarter of a second of speech.
-    pub(crate) const MOST: usize = 6_000;
+    /// Most samples that are encoded before other tasks have their turn: a tenth of a second of speech.
+    pub(crate) const MOST: usize = 2_400;
 
     /// Counts samples that were encoded.
     pub(crate) fn spend(&mut self, samples: usize) {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_have_their_turn_after_a_quarter_of_a_second() {
+    fn others_have_their_turn_after_a_tenth_of_a_second() {
         let mut breath = Breath::default();
         let mut cx = Context::from_waker(std::task::Waker::noop());
         breath.spend(Breath::MOST - 1);

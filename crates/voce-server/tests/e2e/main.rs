@@ -19,6 +19,7 @@ mod floods;
 mod journal;
 mod listening;
 mod lobby;
+mod malformed;
 mod moshi;
 mod mp4;
 mod noise;

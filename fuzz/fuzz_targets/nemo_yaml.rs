@@ -1,0 +1,4 @@
+//! libFuzzer on `nemo_yaml`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| voce_fuzz::run("nemo_yaml", data));
