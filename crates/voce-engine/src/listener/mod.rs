@@ -18,6 +18,7 @@ mod streams;
 pub mod subtitles;
 #[cfg(test)]
 mod tests;
+mod told;
 mod transcript;
 mod utterance;
 mod words;
@@ -63,6 +64,7 @@ use room::Asked;
 use slot::{Ask, NewStream, Tells};
 use snapshot::Saved;
 use streams::Streams;
+use told::Scribe;
 use utterance::Rules;
 use words::Speller;
 use work::{DEVICE_STEP_FRAMES, Hear, Planning, STEP_FRAMES};
@@ -71,6 +73,8 @@ use work::{DEVICE_STEP_FRAMES, Hear, Planning, STEP_FRAMES};
 const AHEAD_SECONDS: usize = 10;
 /// Seconds of silence that warm a model up: a chunk or two of every model.
 const WARM_SECONDS: usize = 2;
+/// Milliseconds after which an utterance is cut between two words where nobody wants it to end before.
+const LONGEST_MS: u32 = 600_000;
 /// What traces call the lanes' threads.
 const TRACES: [&str; MAX_LANES] = ["model", "model 2", "model 3", "model 4"];
 /// Live streams that share the first lane of a device: so few take hardly longer together than one of them.
@@ -80,6 +84,7 @@ const FEW: usize = 8;
 pub struct Listener {
     info: ListenerInfo,
     hearing: Arc<dyn Hearing>,
+    speller: Arc<Speller>,
     lanes: Lanes<Ask>,
     stats: Arc<Mutex<ListenerStats>>,
     pulse: Arc<Pulse>,
@@ -163,7 +168,7 @@ impl Listener {
                 })
             })?;
         }
-        Ok(Self { info, hearing, lanes: all, stats, pulse, keeping: None })
+        Ok(Self { info, hearing, speller, lanes: all, stats, pulse, keeping: None })
     }
 
     /// What was loaded.
@@ -279,6 +284,8 @@ impl Listener {
         let rules = Rules {
             silence: request.endpoint.silence_ms.map(frames),
             longest: request.endpoint.max_ms.map(frames),
+            // Whoever names a longest length gets that.
+            cut: request.endpoint.max_ms.map_or(frames(LONGEST_MS), |_| usize::MAX),
         };
         let (partials, progress, pauses) = (request.partials, request.progress, request.pauses);
         let lane = self.lanes.take(lane)?;
@@ -296,7 +303,7 @@ impl Listener {
         };
         self.lanes.send(lane, Ask::Hear(Box::new(new)))?;
         let sender = AudioSender::new(inlet.clone(), outlet.clone(), front, samples, about.sample_rate);
-        Ok((sender, TranscriptStream { outlet, inlet }))
+        Ok((sender, TranscriptStream::new(outlet, inlet, Scribe::new(self.speller.clone()))))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::event::ListenEvent;
 use super::histogram::Histogram;
 use super::inlet::Inlet;
+use super::told::{Scribe, Told};
 use crate::mailbox::Mailbox;
 use crate::wake::Waker;
 use crate::{EngineError, StageTime};
@@ -15,47 +16,44 @@ use crate::{EngineError, StageTime};
 pub const MAX_EVENTS: usize = 1024;
 
 /// The model's side of a stream's events.
-pub(super) struct Outlet(Mailbox<ListenEvent, ListenStats>);
+pub(super) struct Outlet(Mailbox<Told, ListenStats>);
 
 impl Outlet {
     pub(super) fn new(waker: Arc<Waker>) -> Arc<Self> {
-        Arc::new(Self(Mailbox::new(waker, MAX_EVENTS, |_| 1)))
+        Arc::new(Self(Mailbox::new(waker, MAX_EVENTS, Told::events)))
     }
 
-    /// Adds events, and leaves `events` empty. A partial, or a progress, that nobody has read gives way
-    /// to what follows it.
-    pub(super) fn push(&self, events: &mut Vec<ListenEvent>) {
-        if events.is_empty() {
+    /// Adds what is to be told, and leaves `all` empty. A partial, a progress or a pause that nobody has read gives way to
+    /// what follows it.
+    pub(super) fn push(&self, all: &mut Vec<Told>) {
+        if all.is_empty() {
             return;
         }
         self.0.put(|q| {
-            for event in events.drain(..) {
-                let has_words = match &event {
-                    ListenEvent::Word(_) => true,
-                    ListenEvent::Partial(s) | ListenEvent::Final(s) => !s.words.is_empty(),
-                    ListenEvent::Endpoint { .. }
-                    | ListenEvent::Progress { .. }
-                    | ListenEvent::Pause { .. } => false,
-                };
-                if has_words {
+            for told in all.drain(..) {
+                if let Told::More(piece) | Told::Partial(piece) = &told
+                    && !piece.words.is_empty()
+                {
                     let elapsed = q.elapsed;
                     q.stats.first_word.get_or_insert(elapsed);
                 }
                 let stale = matches!(
-                    (&event, q.newest()),
-                    (ListenEvent::Partial(_) | ListenEvent::Final(_), Some(ListenEvent::Partial(_)))
-                        | (ListenEvent::Progress { .. }, Some(ListenEvent::Progress { .. }))
-                        | (ListenEvent::Pause { .. }, Some(ListenEvent::Pause { .. }))
+                    (&told, q.newest()),
+                    (Told::Partial(_) | Told::Final { .. }, Some(Told::Partial(_)))
+                        | (Told::Progress { .. }, Some(Told::Progress { .. }))
+                        | (Told::Pause { .. }, Some(Told::Pause { .. }))
                 );
                 if stale {
                     q.withdraw();
                 }
-                q.stats.words += usize::from(matches!(event, ListenEvent::Word(_)));
-                q.push(event);
+                if let Told::More(piece) = &told {
+                    q.stats.words += piece.words.len();
+                }
+                q.push(told);
             }
         });
         // A stream that has ended takes none.
-        events.clear();
+        all.clear();
     }
 
     /// Ends the stream; the first word counts.
@@ -122,11 +120,16 @@ impl ListenStats {
 
 /// The reader's side: an iterator of events that ends with the stream. Dropping it frees the slot within a step.
 pub struct TranscriptStream {
-    pub(super) outlet: Arc<Outlet>,
-    pub(super) inlet: Arc<Inlet>,
+    outlet: Arc<Outlet>,
+    inlet: Arc<Inlet>,
+    scribe: Scribe,
 }
 
 impl TranscriptStream {
+    pub(super) fn new(outlet: Arc<Outlet>, inlet: Arc<Inlet>, scribe: Scribe) -> Self {
+        Self { outlet, inlet, scribe }
+    }
+
     /// Times and counts so far.
     pub fn stats(&self) -> ListenStats {
         ListenStats { audio: self.inlet.seconds(), ..self.outlet.0.stats() }
@@ -134,7 +137,20 @@ impl TranscriptStream {
 
     /// The next event for a task that must not block; its waker is called when there is one, or the end.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ListenEvent, EngineError>>> {
-        self.outlet.0.poll(cx)
+        loop {
+            if let Some(word) = self.scribe.next_word() {
+                return Poll::Ready(Some(Ok(word)));
+            }
+            match self.outlet.0.poll(cx) {
+                Poll::Ready(Some(Ok(told))) => match self.scribe.take(told) {
+                    Some(event) => return Poll::Ready(Some(Ok(event))),
+                    None => continue,
+                },
+                Poll::Ready(Some(Err(e))) => return Poll::Ready(Some(Err(e))),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
     }
 }
 
@@ -142,7 +158,18 @@ impl Iterator for TranscriptStream {
     type Item = Result<ListenEvent, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.outlet.0.next()
+        loop {
+            if let Some(word) = self.scribe.next_word() {
+                return Some(Ok(word));
+            }
+            match self.outlet.0.next()? {
+                Ok(told) => match self.scribe.take(told) {
+                    Some(event) => return Some(Ok(event)),
+                    None => continue,
+                },
+                Err(e) => return Some(Err(e)),
+            }
+        }
     }
 }
 

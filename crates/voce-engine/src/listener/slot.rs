@@ -5,10 +5,11 @@ use std::sync::mpsc::SyncSender;
 
 use voce_models::hearing::{Heard, Planned, Reading, Track, Verdict};
 
-use super::event::{Alternative, EndReason, ListenEvent};
+use super::event::{Alternative, EndReason};
 use super::inlet::Inlet;
 use super::outlet::Outlet;
 use super::snapshot::Saved;
+use super::told::Told;
 use super::utterance::{Rules, Utterance};
 use super::words::Speller;
 
@@ -61,7 +62,8 @@ pub(super) struct Slot {
     ending: Option<(f64, EndReason)>,
     /// Readings of an utterance that was concluded and has not ended yet.
     pub readings: Vec<Alternative>,
-    pub events: Vec<ListenEvent>,
+    /// What is to be told.
+    pub told: Vec<Told>,
 }
 
 impl Slot {
@@ -79,7 +81,7 @@ impl Slot {
             frames: 0,
             ending: None,
             readings: Vec::new(),
-            events: Vec::new(),
+            told: Vec::new(),
         }
     }
 
@@ -93,13 +95,13 @@ impl Slot {
     pub(super) fn tell_progress(&mut self) {
         if self.tells.progress {
             let at = self.utterance.seconds(self.decoded);
-            self.events.push(ListenEvent::Progress { at, spoken: self.utterance.spoken() });
+            self.told.push(Told::Progress { at, spoken: self.utterance.spoken_until() });
         }
     }
 
     /// How many of `left` frames to decode before the rules must be looked at.
     pub(super) fn until(&self, left: usize) -> usize {
-        let Rules { silence, longest } = self.rules;
+        let Rules { silence, longest, .. } = self.rules;
         let soonest = silence.unwrap_or(usize::MAX).min(longest.unwrap_or(usize::MAX));
         if soonest == usize::MAX {
             return left;
@@ -122,7 +124,10 @@ impl Slot {
                 self.ending = Some((self.utterance.seconds(self.decoded), reason));
                 Verdict::End
             }
-            None => Verdict::GoOn,
+            None => match self.utterance.cut(&mut self.told) {
+                Some(keep) => Verdict::Cut { keep },
+                None => Verdict::GoOn,
+            },
         }
     }
 
@@ -132,7 +137,8 @@ impl Slot {
         self.utterance.guess(&[]);
         for token in heard.certain {
             self.end_before(token.frame);
-            self.utterance.take(&[*token], &mut self.events);
+            self.utterance.take(&[*token], &mut self.told);
+            self.utterance.cut(&mut self.told);
         }
         self.utterance.guess(heard.guess);
     }
@@ -145,25 +151,25 @@ impl Slot {
         self.readings = readings.into_iter().map(spelled).collect();
         if let Some((at, reason)) = self.ending.take() {
             let nbest = std::mem::take(&mut self.readings);
-            self.utterance.end(at, reason, nbest, &mut self.events);
+            self.utterance.end(at, reason, nbest, &mut self.told);
         }
     }
 
     /// The word of the newest certain token is over at a frame.
     pub(super) fn word_ended(&mut self, frame: usize) {
-        self.utterance.end_word(frame, &mut self.events);
+        self.utterance.end_word(frame, &mut self.told);
     }
 
     /// Tells how probable pauses are, where that was asked for.
     pub(super) fn tell_pauses(&mut self, probabilities: &[f32]) {
         if self.tells.pauses {
             let (at, probabilities) = (self.utterance.seconds(self.decoded), probabilities.to_vec());
-            self.events.push(ListenEvent::Pause { at, probabilities });
+            self.told.push(Told::Pause { at, probabilities });
         }
     }
 
     fn take(&mut self, heard: Heard<'_>) {
-        self.utterance.take(heard.certain, &mut self.events);
+        self.utterance.take(heard.certain, &mut self.told);
         self.utterance.guess(heard.guess);
     }
 
@@ -174,13 +180,13 @@ impl Slot {
             && let Some(reason) = self.utterance.end_at(stop)
         {
             let at = self.utterance.seconds(stop);
-            self.utterance.end(at, reason, Vec::new(), &mut self.events);
+            self.utterance.end(at, reason, Vec::new(), &mut self.told);
         }
     }
 
     /// Goes on where a snapshot was taken, as far as words are concerned.
     pub(super) fn restore(&mut self, saved: Saved) {
-        self.utterance.restore(saved.utterance);
+        self.utterance.restore(saved.utterance, &mut self.told);
         self.decoded = saved.decoded;
     }
 

@@ -34,8 +34,9 @@ impl Saved {
         let u = &self.utterance;
         w.tokens(&u.tokens);
         w.size(u.told);
-        w.size(u.shown.len());
-        u.shown.iter().for_each(|&id| w.number(u64::from(id)));
+        w.size(u.shown.0);
+        w.size(u.shown.1.len());
+        u.shown.1.iter().for_each(|&id| w.number(u64::from(id)));
         w.number(u64::from(u.later));
         w.double(u.seconds);
         w.size(u.ended);
@@ -60,10 +61,9 @@ impl Saved {
         }
         let tokens = r.tokens(vocab, MAX_TOKENS)?;
         let told = r.count(tokens.len())?;
-        let count = r.count(MAX_TOKENS)?;
-        let mut shown = Vec::new();
-        for _ in 0..count {
-            shown.push(r.count(u32::MAX as usize)? as u32);
+        let mut shown = (r.count(MAX_TOKENS)?, Vec::new());
+        for _ in 0..r.count(MAX_TOKENS)? {
+            shown.1.push(r.count(u32::MAX as usize)? as u32);
         }
         let later = r.number()? != 0;
         let seconds = r.double()?;
@@ -90,7 +90,7 @@ mod tests {
             utterance: utterance::Saved {
                 tokens: vec![token; 3],
                 told: 2,
-                shown: vec![1, 2, 3],
+                shown: (2, vec![1, 2, 3]),
                 later: true,
                 seconds: 1.25,
                 ended: 1,

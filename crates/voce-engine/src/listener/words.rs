@@ -42,6 +42,9 @@ pub(super) struct Speller {
     durations: bool,
     /// The token that ends an utterance, in models that have one.
     pub end_token: Option<u32>,
+    /// Tokens that were spelled so far.
+    #[cfg(test)]
+    spelled: std::sync::atomic::AtomicUsize,
 }
 
 impl Speller {
@@ -55,7 +58,14 @@ impl Speller {
         };
         let pieces = (0..info.vocab as u32).map(piece).collect();
         let (durations, end_token) = (info.durations, info.end_token);
-        Self { hearing, pieces, durations, end_token }
+        Self {
+            hearing,
+            pieces,
+            durations,
+            end_token,
+            #[cfg(test)]
+            spelled: Default::default(),
+        }
     }
 
     pub(super) fn tokenizer(&self) -> &Tokenizer {
@@ -65,6 +75,12 @@ impl Speller {
     /// Whether tokens say how long they last.
     pub(super) fn has_durations(&self) -> bool {
         self.durations
+    }
+
+    /// Tokens that were spelled so far.
+    #[cfg(test)]
+    pub(super) fn spelled(&self) -> usize {
+        self.spelled.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn piece(&self, id: u32) -> Piece {
@@ -88,6 +104,8 @@ impl Speller {
 
     /// The text of some tokens.
     pub(super) fn text(&self, ids: &[u32]) -> String {
+        #[cfg(test)]
+        self.spelled.fetch_add(ids.len(), std::sync::atomic::Ordering::Relaxed);
         let text = self.tokenizer().decode(ids);
         let trimmed = text.trim();
         if trimmed.len() == text.len() { text } else { trimmed.to_owned() }

@@ -193,7 +193,10 @@ impl Hear {
         self.alone(i, |this| {
             let Some(slot) = &mut this.streams.slots[i] else { return };
             match this.ear.restore(exec, i, &slot.track, &saved.ear) {
-                Ok(()) => slot.restore(saved),
+                Ok(()) => {
+                    slot.restore(saved);
+                    slot.outlet.push(&mut slot.told);
+                }
                 Err(e) => this.streams.free(i, Err(e.into())),
             }
         });
@@ -312,9 +315,9 @@ impl Hear {
             return self.close_part(exec, planned.slot);
         }
         let Some(slot) = &mut self.streams.slots[planned.slot] else { return };
-        slot.utterance.tell_partial(&mut slot.events);
+        slot.utterance.tell_partial(&mut slot.told);
         slot.tell_progress();
-        slot.outlet.push(&mut slot.events);
+        slot.outlet.push(&mut slot.told);
     }
 
     /// The rows before a mark are all heard and concluded: does what the mark says.
@@ -326,17 +329,17 @@ impl Hear {
         match mark {
             Mark::End { samples } => {
                 let at = samples as f64 / sample_rate;
-                slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.events);
+                slot.utterance.end(at, EndReason::Forced, nbest, &mut slot.told);
                 slot.begin_part(at);
                 slot.tell_progress();
-                slot.outlet.push(&mut slot.events);
+                slot.outlet.push(&mut slot.told);
                 if let Err(e) = self.ear.start(exec, i, &slot.track) {
                     self.streams.free(i, Err(e.into()));
                 }
             }
             Mark::Finish => {
-                slot.utterance.finish(nbest, &mut slot.events);
-                slot.outlet.push(&mut slot.events);
+                slot.utterance.finish(nbest, &mut slot.told);
+                slot.outlet.push(&mut slot.told);
                 slot.outlet.record(|s| s.segments = slot.utterance.ended);
                 self.streams.free(i, Ok(()));
             }

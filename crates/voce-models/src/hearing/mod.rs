@@ -319,8 +319,11 @@ pub struct Reading {
 pub enum Verdict {
     /// It goes on.
     GoOn,
-    /// What was certain is told: it may be forgotten, and the search goes on.
-    Cut,
+    /// What was certain is told, all but the last `keep` tokens: it may be forgotten, and the search goes on.
+    Cut {
+        /// Tokens that belong to what follows.
+        keep: usize,
+    },
     /// It is over: the ear concludes it ([`Heed::concluded`]) and searches anew from here.
     End,
 }

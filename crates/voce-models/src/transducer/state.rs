@@ -113,9 +113,11 @@ impl SearchState {
         out
     }
 
-    /// Forgets the stable labels that were taken; the search goes on.
-    pub fn forget_taken(&mut self) {
-        self.stable.drain(..std::mem::take(&mut self.taken));
+    /// Forgets the stable labels that were taken, all but the last `keep`; the search goes on.
+    pub fn forget_taken(&mut self, keep: usize) {
+        let gone = self.taken.saturating_sub(keep);
+        self.stable.drain(..gone);
+        self.taken -= gone;
     }
 
     /// Frames since the last label of the best reading ended, or since the utterance began.

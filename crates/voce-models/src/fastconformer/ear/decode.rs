@@ -104,7 +104,7 @@ impl FastConformerEar {
         let guess = if slot.wish.has_beam() { search.tentative() } else { Vec::new() };
         match heed.heard(i, Heard { frames, certain: search.take_stable(), guess: &guess }) {
             Verdict::GoOn => {}
-            Verdict::Cut => search.forget_taken(),
+            Verdict::Cut { keep } => search.forget_taken(keep),
             Verdict::End => {
                 self.conclude(exec, &[i], heed);
                 if let Some(search) = self.slots[i].as_mut().and_then(|s| s.search.as_mut()) {
