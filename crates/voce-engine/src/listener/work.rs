@@ -8,7 +8,8 @@ use voce_runtime::Exec;
 
 use super::event::EndReason;
 use super::inlet::Mark;
-use super::slot::{Ask, NewStream};
+use super::share::{self, Share};
+use super::slot::{Ask, NewStream, Slot};
 use super::snapshot::Saved;
 use super::stats::ListenerStats;
 use super::streams::{Streams, Waiting};
@@ -48,11 +49,23 @@ pub(super) struct Hear {
 /// What the step under way takes, and who goes first in the next.
 #[derive(Default)]
 pub(super) struct Planning {
-    /// The slot that is looked at first.
+    /// The slot that is looked at first, among those that are live and among those that are behind.
     turn: usize,
+    behind_turn: usize,
+    /// Slots of streams that are behind.
+    behind: Vec<usize>,
     planned: Vec<Planned>,
     /// Frames that it makes, or a few more.
     frames: usize,
+    share: Share,
+}
+
+impl Planning {
+    fn begin(&mut self) {
+        self.planned.clear();
+        self.behind.clear();
+        self.frames = 0;
+    }
 }
 
 /// How long the phases of a step took.
@@ -94,6 +107,7 @@ impl Work for Hear {
         self.faults.pass(FaultPoint::Step);
         let Some((times, decoding)) = self.run(exec, begun) else { return true };
         let frames = self.count(times, decoding);
+        self.planning.share.record(self.planning.frames, times.total);
         self.settle(exec);
         let first = self.streams.seat.first_slot;
         let slots = self.planning.planned.iter().map(|p| first + p.slot);
@@ -203,29 +217,78 @@ impl Hear {
         self.recover(exec, &[i]);
     }
 
-    /// Plans what streams have audio for, in turn. Returns whether anything was done without a step.
+    /// Plans what streams have audio for, in turn: first those that are live, then those that are behind, as far as they
+    /// have no live one wait. Returns whether anything was done without a step.
     fn gather(&mut self, exec: &mut Exec) -> bool {
         let n = self.streams.slots.len();
-        let live = self.streams.live().max(1);
         let most = self.room.frames;
-        let room = self.room.slot_frames.min(most / live);
-        self.planning.planned.clear();
-        let (mut frames, mut did) = (0, false);
-        let first = self.planning.turn;
+        self.planning.begin();
+        let mut did = false;
+        let room = self.room.slot_frames.min(most / self.streams.live().max(1));
+        let (first, mut is_live) = (self.planning.turn, false);
         for i in (0..n).map(|k| (first + k) % n) {
-            let Some(planned) = self.plan(exec, i, room, &mut did) else { continue };
-            let more = planned.frames;
-            if frames > 0 && frames + more > most {
+            let Some(slot) = &self.streams.slots[i] else { continue };
+            if self.is_behind(slot) {
+                self.planning.behind.push(i);
+                continue;
+            }
+            is_live = true;
+            if let Some(planned) = self.plan(exec, i, room, &mut did)
+                && !self.add(planned, most)
+            {
                 self.planning.turn = i;
                 break;
             }
-            frames += more;
-            let Some(slot) = &mut self.streams.slots[i] else { continue };
+        }
+        self.gather_behind(exec, is_live, &mut did);
+        did
+    }
+
+    /// Adds streams that are behind to a step: all that has room or, beside live ones, their share.
+    fn gather_behind(&mut self, exec: &mut Exec, is_live: bool, did: &mut bool) {
+        let mut behind = std::mem::take(&mut self.planning.behind);
+        behind.sort_unstable();
+        let first = behind.partition_point(|&i| i < self.planning.behind_turn);
+        behind.rotate_left(first);
+        let mut most = self.room.frames;
+        if is_live {
+            most = most.min(self.planning.frames + self.planning.share.frames());
+        }
+        let left = most.saturating_sub(self.planning.frames);
+        let room = self.room.slot_frames.min(left / behind.len().max(1));
+        // Somebody always goes on: a file ends, however many are live.
+        let mut is_first = true;
+        for &i in &behind {
+            let Some(planned) = self.plan(exec, i, room, did) else { continue };
+            let limit = if is_first { usize::MAX } else { most };
+            if !self.add(planned, limit) {
+                self.planning.behind_turn = i;
+                break;
+            }
+            is_first = false;
+        }
+        self.planning.behind = behind;
+    }
+
+    /// Whether more audio of a stream waits than live speech would leave.
+    fn is_behind(&self, slot: &Slot) -> bool {
+        let info = self.hearing.info();
+        let waiting = slot.inlet.waiting() as f64 / info.sample_rate as f64;
+        share::is_behind(waiting, slot.track.chunk as f64 * info.frame_seconds())
+    }
+
+    /// Adds a stream to the step, unless that would have more than `most` frames then.
+    fn add(&mut self, planned: Planned, most: usize) -> bool {
+        let frames = self.planning.frames + planned.frames;
+        if self.planning.frames > 0 && frames > most {
+            return false;
+        }
+        if let Some(slot) = &mut self.streams.slots[planned.slot] {
             (slot.planned, slot.frames) = (planned, 0);
+            self.planning.frames = frames;
             self.planning.planned.push(planned);
         }
-        self.planning.frames = frames;
-        did
+        true
     }
 
     /// What the next step takes of a slot; what needs no step is done at once.
