@@ -12,6 +12,7 @@ pub mod hearing;
 pub mod mimi;
 pub mod pocket;
 pub mod saved;
+mod setters;
 pub mod speech;
 pub mod stage;
 pub mod transducer;

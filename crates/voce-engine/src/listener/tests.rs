@@ -127,8 +127,7 @@ fn files_take_a_small_share_while_somebody_is_live() {
         let steps = std::mem::take(&mut lock(&double.log).steps);
         assert_eq!(steps.iter().flatten().map(|(_, frames)| frames).sum::<usize>(), 300 + usize::from(live));
         // Nobody knows how fast the model is: beside the live stream one file has one frame.
-        let first: &[(usize, usize)] =
-            if live { &[(3, 1), (0, 1)] } else { &[(0, 100), (1, 100), (2, 100)] };
+        let first: &[(usize, usize)] = if live { &[(3, 1), (0, 1)] } else { &[(0, 100), (1, 100), (2, 100)] };
         assert_eq!(steps[0], first);
     }
 }

@@ -118,15 +118,15 @@ fn bad_requests_are_refused_by_name() {
     assert!(text.contains("whole utterances") && text.contains("nemotron"), "{text}");
     let (_, text) = refused(&streaming, chunk(100));
     assert!(text.contains("80") && text.contains("320"), "{text}");
-    let (_, text) = refused(&streaming, ListenRequest { language: Some("fr".into()), ..Default::default() });
+    let (_, text) = refused(&streaming, ListenRequest::default().with_language(Some("fr".into())));
     assert!(text.contains("'fr'"), "{text}");
     for beam in [0, 33] {
-        assert!(refused(&streaming, ListenRequest { beam, ..Default::default() }).1.contains("beam"));
+        assert!(refused(&streaming, ListenRequest::default().with_beam(beam)).1.contains("beam"));
     }
-    assert!(refused(&streaming, ListenRequest { nbest: 2, ..Default::default() }).1.contains("nbest"));
-    let hotword = |phrase: &str| ListenRequest {
-        hotwords: vec![voce_engine::listener::Hotword { phrase: phrase.into(), weight: 1.0 }],
-        ..Default::default()
+    assert!(refused(&streaming, ListenRequest::default().with_nbest(2)).1.contains("nbest"));
+    let hotword = |phrase: &str| {
+        ListenRequest::default()
+            .with_hotwords(vec![voce_engine::listener::Hotword { phrase: phrase.into(), weight: 1.0 }])
     };
     assert!(refused(&streaming, hotword("  ")).1.contains("hotword"));
     assert!(refused(&streaming, hotword("\u{6f22}\u{5b57}")).1.contains("\u{6f22}"));

@@ -4,6 +4,7 @@ use super::{SpeechError, Voice};
 
 /// One utterance, short or as long as a book. What a family cannot use, it refuses by name.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpeakRequest {
     /// The voice.
     pub voice: VoiceChoice,
@@ -32,6 +33,22 @@ pub struct SpeakRequest {
     /// Passages of this request that may run side by side.
     pub lockstep: usize,
 }
+
+crate::setters! { SpeakRequest {
+    with_voice(voice: VoiceChoice),
+    with_language(language: Option<String>),
+    with_instruct(instruct: Option<String>),
+    with_temperature(temperature: Option<f32>),
+    with_noise_clamp(noise_clamp: Option<f32>),
+    with_seed(seed: u64),
+    with_steps(steps: usize),
+    with_eos_threshold(eos_threshold: Option<f32>),
+    with_frames_after_eos(frames_after_eos: Option<usize>),
+    with_max_tokens(max_tokens: usize),
+    with_max_frames(max_frames: Option<usize>),
+    with_normalize(normalize: bool),
+    with_lockstep(lockstep: usize),
+} }
 
 /// Who speaks.
 #[derive(Clone, Debug, Default)]
