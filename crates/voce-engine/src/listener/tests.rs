@@ -106,7 +106,7 @@ fn a_saved_stream_goes_on_in_the_middle_of_a_frame() {
 #[test]
 fn files_take_a_small_share_while_somebody_is_live() {
     for live in [false, true] {
-        let (double, listener) = open(0, 4);
+        let (double, listener) = open(0, 8);
         let send = |tokens: &[u32]| {
             let (mut sender, stream) = listener.listen(&ListenRequest::default()).unwrap();
             sender.push(&audio(tokens)).unwrap();
@@ -115,7 +115,7 @@ fn files_take_a_small_share_while_somebody_is_live() {
         // The lane is kept from its first step until all are there: it would write into the log before.
         let log = lock(&double.log);
         listener.lanes.tell(0, Ask::Prepare(sync_channel(1).0)).unwrap();
-        let mut streams: Vec<_> = (0..3).map(|_| send(&[1; 100])).collect();
+        let mut streams: Vec<_> = (0..3).map(|_| send(&[1; 60])).collect();
         if live {
             streams.push(send(&[4]));
         }
@@ -125,9 +125,9 @@ fn files_take_a_small_share_while_somebody_is_live() {
             assert!(stream.last().is_some_and(|e| e.is_ok()));
         }
         let steps = std::mem::take(&mut lock(&double.log).steps);
-        assert_eq!(steps.iter().flatten().map(|(_, frames)| frames).sum::<usize>(), 300 + usize::from(live));
+        assert_eq!(steps.iter().flatten().map(|(_, frames)| frames).sum::<usize>(), 180 + usize::from(live));
         // Nobody knows how fast the model is: beside the live stream one file has one frame.
-        let first: &[(usize, usize)] = if live { &[(3, 1), (0, 1)] } else { &[(0, 100), (1, 100), (2, 100)] };
+        let first: &[(usize, usize)] = if live { &[(3, 1), (0, 1)] } else { &[(0, 60), (1, 60), (2, 60)] };
         assert_eq!(steps[0], first);
     }
 }

@@ -291,7 +291,7 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// Pins values that stay where they are until this is dropped; none where that cannot be.
-    pub(crate) fn new(device: &Arc<Device>, values: &[f32]) -> Option<Self> {
+    pub(crate) fn new<T: super::Plain>(device: &Arc<Device>, values: &[T]) -> Option<Self> {
         let at = values.as_ptr() as usize;
         device.driver.pin(at, size_of_val(values)).then(|| Self { device: device.clone(), at })
     }

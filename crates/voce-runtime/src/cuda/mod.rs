@@ -41,6 +41,7 @@ mod rows;
 mod sampling;
 mod select;
 mod streams;
+mod tables;
 mod tokens;
 mod transducer;
 
