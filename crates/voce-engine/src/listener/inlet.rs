@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use voce_models::hearing::RowLayout;
 
+use super::share::Pace;
 use crate::EngineError;
 use crate::wake::{Waker, lock};
 
@@ -49,6 +51,8 @@ struct Rows {
     /// Rows at which the model wants to be woken.
     wanted: usize,
     samples: u64,
+    /// When the first and the last audio came.
+    came: Option<(Instant, Instant)>,
     hung_up: bool,
     abandoned: bool,
     task: Option<std::task::Waker>,
@@ -88,6 +92,7 @@ impl Inlet {
             marks: VecDeque::new(),
             wanted: 1,
             samples: 0,
+            came: None,
             hung_up: false,
             abandoned: false,
             task: None,
@@ -152,6 +157,8 @@ impl Inlet {
             return;
         }
         r.samples += samples as u64;
+        let now = Instant::now();
+        r.came.get_or_insert((now, now)).1 = now;
         r.values.extend(values);
         r.pushed += rows as u64;
         if rows > 0 && r.len() >= r.wanted {
@@ -198,6 +205,27 @@ impl Inlet {
             rows: mark.map_or(r.pushed, |(at, _)| *at).saturating_sub(r.taken) as usize,
             mark: mark.map(|(_, m)| matches!(m, Mark::End { .. } | Mark::Finish)),
             abandoned: r.abandoned,
+        }
+    }
+
+    /// How the stream's audio keeps to the clock.
+    pub(super) fn pace(&self, now: Instant, chunk_seconds: f64) -> Pace {
+        let r = lock(&self.rows);
+        let Some((first, last)) = r.came else { return Pace::Unknown };
+        let audio = r.samples as f64 / self.sample_rate as f64;
+        Pace::of(
+            audio,
+            now.saturating_duration_since(first),
+            now.saturating_duration_since(last),
+            chunk_seconds,
+        )
+    }
+
+    /// As if the first audio had come that much earlier.
+    #[cfg(test)]
+    pub(super) fn came_earlier(&self, by: std::time::Duration) {
+        if let Some((first, _)) = &mut lock(&self.rows).came {
+            *first -= by;
         }
     }
 

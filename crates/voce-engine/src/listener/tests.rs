@@ -1,5 +1,7 @@
 //! The listener over a model that is nothing like those in the catalogue: other rate, no spectrogram, late tokens, pauses.
 
+use std::time::Duration;
+
 use super::double::{Double, FRAME, RATE};
 use super::*;
 
@@ -117,7 +119,9 @@ fn files_take_a_small_share_while_somebody_is_live() {
         listener.lanes.tell(0, Ask::Prepare(sync_channel(1).0)).unwrap();
         let mut streams: Vec<_> = (0..3).map(|_| send(&[1; 60])).collect();
         if live {
-            streams.push(send(&[4]));
+            let (sender, stream) = send(&[4]);
+            stream.inlet.came_earlier(Duration::from_millis(500));
+            streams.push((sender, stream));
         }
         drop(log);
         for (sender, stream) in streams {

@@ -8,8 +8,8 @@ use voce_runtime::Exec;
 
 use super::event::EndReason;
 use super::inlet::Mark;
-use super::share::{self, Share};
-use super::slot::{Ask, NewStream, Slot};
+use super::share::{Pace, Share};
+use super::slot::{Ask, NewStream};
 use super::snapshot::Saved;
 use super::stats::ListenerStats;
 use super::streams::{Streams, Waiting};
@@ -49,11 +49,11 @@ pub(super) struct Hear {
 /// What the step under way takes, and who goes first in the next.
 #[derive(Default)]
 pub(super) struct Planning {
-    /// The slot that is looked at first, among those that are live and among those that are behind.
+    /// The slot that is looked at first, among those that keep to the clock and among the others.
     turn: usize,
-    behind_turn: usize,
-    /// Slots of streams that are behind.
-    behind: Vec<usize>,
+    ahead_turn: usize,
+    /// Slots of streams that are ahead of the clock.
+    ahead: Vec<usize>,
     planned: Vec<Planned>,
     /// Frames that it makes, or a few more.
     frames: usize,
@@ -63,7 +63,7 @@ pub(super) struct Planning {
 impl Planning {
     fn begin(&mut self) {
         self.planned.clear();
-        self.behind.clear();
+        self.ahead.clear();
         self.frames = 0;
     }
 }
@@ -217,8 +217,8 @@ impl Hear {
         self.recover(exec, &[i]);
     }
 
-    /// Plans what streams have audio for, in turn: first those that are live, then those that are behind, as far as they
-    /// have no live one wait. Returns whether anything was done without a step.
+    /// Plans what streams have audio for, in turn: first those that keep to the clock, then those that are ahead of it, as
+    /// far as no live one has to wait for them. Returns whether anything was done without a step.
     fn gather(&mut self, exec: &mut Exec) -> bool {
         let n = self.streams.slots.len();
         let most = self.room.frames;
@@ -226,13 +226,17 @@ impl Hear {
         let mut did = false;
         let room = self.room.slot_frames.min(most / self.streams.live().max(1));
         let (first, mut is_live) = (self.planning.turn, false);
+        let (now, frame_seconds) = (Instant::now(), self.hearing.info().frame_seconds());
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(slot) = &self.streams.slots[i] else { continue };
-            if self.is_behind(slot) {
-                self.planning.behind.push(i);
-                continue;
+            match slot.inlet.pace(now, slot.track.chunk as f64 * frame_seconds) {
+                Pace::Ahead => {
+                    self.planning.ahead.push(i);
+                    continue;
+                }
+                Pace::Live => is_live = !self.hearing.info().offline(),
+                Pace::Unknown => {}
             }
-            is_live = true;
             if let Some(planned) = self.plan(exec, i, room, &mut did)
                 && !self.add(planned, most)
             {
@@ -240,41 +244,34 @@ impl Hear {
                 break;
             }
         }
-        self.gather_behind(exec, is_live, &mut did);
+        self.gather_ahead(exec, is_live, &mut did);
         did
     }
 
-    /// Adds streams that are behind to a step: all that has room or, beside live ones, their share.
-    fn gather_behind(&mut self, exec: &mut Exec, is_live: bool, did: &mut bool) {
-        let mut behind = std::mem::take(&mut self.planning.behind);
-        behind.sort_unstable();
-        let first = behind.partition_point(|&i| i < self.planning.behind_turn);
-        behind.rotate_left(first);
+    /// Adds streams that are ahead of the clock to a step: all that has room or, beside live ones, their share.
+    fn gather_ahead(&mut self, exec: &mut Exec, is_live: bool, did: &mut bool) {
+        let mut ahead = std::mem::take(&mut self.planning.ahead);
+        ahead.sort_unstable();
+        let first = ahead.partition_point(|&i| i < self.planning.ahead_turn);
+        ahead.rotate_left(first);
         let mut most = self.room.frames;
         if is_live {
             most = most.min(self.planning.frames + self.planning.share.frames());
         }
         let left = most.saturating_sub(self.planning.frames);
-        let room = self.room.slot_frames.min(left / behind.len().max(1));
+        let room = self.room.slot_frames.min(left / ahead.len().max(1));
         // Somebody always goes on: a file ends, however many are live.
         let mut is_first = true;
-        for &i in &behind {
+        for &i in &ahead {
             let Some(planned) = self.plan(exec, i, room, did) else { continue };
             let limit = if is_first { usize::MAX } else { most };
             if !self.add(planned, limit) {
-                self.planning.behind_turn = i;
+                self.planning.ahead_turn = i;
                 break;
             }
             is_first = false;
         }
-        self.planning.behind = behind;
-    }
-
-    /// Whether more audio of a stream waits than live speech would leave.
-    fn is_behind(&self, slot: &Slot) -> bool {
-        let info = self.hearing.info();
-        let waiting = slot.inlet.waiting() as f64 / info.sample_rate as f64;
-        share::is_behind(waiting, slot.track.chunk as f64 * info.frame_seconds())
+        self.planning.ahead = ahead;
     }
 
     /// Adds a stream to the step, unless that would have more than `most` frames then.

@@ -42,20 +42,16 @@ impl Claim {
 
     /// The stream, opened in the session's slot if there is none.
     pub(crate) async fn open(&mut self, request: &HearRequest) -> Result<&mut Hearing, ServerError> {
-        let hearing = match self.hearing.take() {
-            Some(hearing) => hearing,
-            None => {
-                let permit = match self.permit.take() {
-                    Some(permit) => permit,
-                    None => self.ear.admit().await?,
-                };
-                // A slot without a stream is given back.
-                let hearing = self.ear.open_in(&permit, request).await?;
-                self.permit = Some(permit);
-                hearing
-            }
-        };
-        Ok(self.hearing.insert(hearing))
+        if self.hearing.is_none() {
+            let permit = match self.permit.take() {
+                Some(permit) => permit,
+                None => self.ear.admit().await?,
+            };
+            // A slot without a stream is given back.
+            self.hearing = Some(self.ear.open_in(&permit, request).await?);
+            self.permit = Some(permit);
+        }
+        Ok(self.hearing.as_mut().expect("opened above"))
     }
 
     /// What the stream does next; nothing where none is open.
