@@ -31,6 +31,7 @@ pub(super) enum Mark {
 }
 
 /// What the model may take.
+#[derive(Clone, Copy)]
 pub(super) struct Offer {
     /// Rows before the first mark, or all.
     pub rows: usize,
@@ -38,6 +39,18 @@ pub(super) struct Offer {
     pub mark: Option<bool>,
     /// The sender was dropped before the end.
     pub abandoned: bool,
+    /// Seconds of audio so far, and when the first and the last of it came.
+    audio: f64,
+    came: Option<(Instant, Instant)>,
+}
+
+impl Offer {
+    /// How the stream's audio keeps to the clock.
+    pub(super) fn pace(&self, now: Instant, chunk_seconds: f64) -> Pace {
+        let Some((first, last)) = self.came else { return Pace::Unknown };
+        let since = |then| now.saturating_duration_since(then);
+        Pace::of(self.audio, since(first), since(last), chunk_seconds)
+    }
 }
 
 struct Rows {
@@ -55,6 +68,8 @@ struct Rows {
     came: Option<(Instant, Instant)>,
     hung_up: bool,
     abandoned: bool,
+    /// Why the sender has ended the stream.
+    refused: Option<EngineError>,
     task: Option<std::task::Waker>,
     /// Threads that wait for room.
     blocked: usize,
@@ -95,6 +110,7 @@ impl Inlet {
             came: None,
             hung_up: false,
             abandoned: false,
+            refused: None,
             task: None,
             blocked: 0,
         };
@@ -190,11 +206,25 @@ impl Inlet {
 
     /// The sender is gone without a word.
     pub(super) fn abandon(&self) {
-        lock(&self.rows).abandoned = true;
+        let mut r = lock(&self.rows);
+        r.abandoned = !r.hung_up;
+        drop(r);
+        self.waker.wake();
+    }
+
+    /// Something is wrong with the audio: the stream takes no more, and the model ends it.
+    pub(super) fn refuse(&self, why: EngineError) {
+        lock(&self.rows).refused = Some(why);
+        self.hang_up();
         self.waker.wake();
     }
 
     // The model's side.
+
+    /// Why the sender has ended the stream, once.
+    pub(super) fn take_refusal(&self) -> Option<EngineError> {
+        lock(&self.rows).refused.take()
+    }
 
     /// What there is; the model is woken when there are `wanted` rows or a mark.
     pub(super) fn offer(&self, wanted: usize) -> Offer {
@@ -205,20 +235,9 @@ impl Inlet {
             rows: mark.map_or(r.pushed, |(at, _)| *at).saturating_sub(r.taken) as usize,
             mark: mark.map(|(_, m)| matches!(m, Mark::End { .. } | Mark::Finish)),
             abandoned: r.abandoned,
+            audio: r.samples as f64 / self.sample_rate as f64,
+            came: r.came,
         }
-    }
-
-    /// How the stream's audio keeps to the clock.
-    pub(super) fn pace(&self, now: Instant, chunk_seconds: f64) -> Pace {
-        let r = lock(&self.rows);
-        let Some((first, last)) = r.came else { return Pace::Unknown };
-        let audio = r.samples as f64 / self.sample_rate as f64;
-        Pace::of(
-            audio,
-            now.saturating_duration_since(first),
-            now.saturating_duration_since(last),
-            chunk_seconds,
-        )
     }
 
     /// As if the first audio had come that much earlier.

@@ -303,7 +303,7 @@ impl Listener {
             saved,
         };
         self.lanes.send(lane, Ask::Hear(Box::new(new)))?;
-        let sender = AudioSender::new(inlet.clone(), outlet.clone(), front, samples, about.sample_rate);
+        let sender = AudioSender::new(inlet.clone(), front, samples, about.sample_rate);
         Ok((sender, TranscriptStream::new(outlet, inlet, Scribe::new(self.speller.clone()))))
     }
 }

@@ -7,7 +7,7 @@ use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Track};
 use voce_runtime::Exec;
 
 use super::event::EndReason;
-use super::inlet::Mark;
+use super::inlet::{self, Mark};
 use super::share::{Pace, Share};
 use super::slot::{Ask, NewStream};
 use super::snapshot::Saved;
@@ -52,8 +52,8 @@ pub(super) struct Planning {
     /// The slot that is looked at first, among those that keep to the clock and among the others.
     turn: usize,
     ahead_turn: usize,
-    /// Slots of streams that are ahead of the clock.
-    ahead: Vec<usize>,
+    /// Slots of streams that are ahead of the clock, and what these offer.
+    ahead: Vec<(usize, inlet::Offer)>,
     planned: Vec<Planned>,
     /// Frames that it makes, or a few more.
     frames: usize,
@@ -229,15 +229,16 @@ impl Hear {
         let (now, frame_seconds) = (Instant::now(), self.hearing.info().frame_seconds());
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(slot) = &self.streams.slots[i] else { continue };
-            match slot.inlet.pace(now, slot.track.chunk as f64 * frame_seconds) {
+            let offer = slot.inlet.offer(self.ear.wants(i));
+            match offer.pace(now, slot.track.chunk as f64 * frame_seconds) {
                 Pace::Ahead => {
-                    self.planning.ahead.push(i);
+                    self.planning.ahead.push((i, offer));
                     continue;
                 }
                 Pace::Live => is_live = !self.hearing.info().offline(),
                 Pace::Unknown => {}
             }
-            if let Some(planned) = self.plan(exec, i, room, &mut did)
+            if let Some(planned) = self.plan(exec, i, offer, room, &mut did)
                 && !self.add(planned, most)
             {
                 self.planning.turn = i;
@@ -251,8 +252,8 @@ impl Hear {
     /// Adds streams that are ahead of the clock to a step: all that has room or, beside live ones, their share.
     fn gather_ahead(&mut self, exec: &mut Exec, is_live: bool, did: &mut bool) {
         let mut ahead = std::mem::take(&mut self.planning.ahead);
-        ahead.sort_unstable();
-        let first = ahead.partition_point(|&i| i < self.planning.ahead_turn);
+        ahead.sort_unstable_by_key(|&(i, _)| i);
+        let first = ahead.partition_point(|&(i, _)| i < self.planning.ahead_turn);
         ahead.rotate_left(first);
         let mut most = self.room.frames;
         if is_live {
@@ -260,11 +261,11 @@ impl Hear {
         }
         let left = most.saturating_sub(self.planning.frames);
         let room = self.room.slot_frames.min(left / ahead.len().max(1));
-        // Somebody always goes on: a file ends, however many are live.
+        // Somebody goes on where there is any room: a file ends, however many are live.
         let mut is_first = true;
-        for &i in &ahead {
-            let Some(planned) = self.plan(exec, i, room, did) else { continue };
-            let limit = if is_first { usize::MAX } else { most };
+        for &(i, offer) in &ahead {
+            let Some(planned) = self.plan(exec, i, offer, room, did) else { continue };
+            let limit = if is_first { self.room.frames } else { most };
             if !self.add(planned, limit) {
                 self.planning.ahead_turn = i;
                 break;
@@ -289,13 +290,19 @@ impl Hear {
     }
 
     /// What the next step takes of a slot; what needs no step is done at once.
-    fn plan(&mut self, exec: &mut Exec, i: usize, room: usize, did: &mut bool) -> Option<Planned> {
+    fn plan(
+        &mut self,
+        exec: &mut Exec,
+        i: usize,
+        mut offer: inlet::Offer,
+        room: usize,
+        did: &mut bool,
+    ) -> Option<Planned> {
         loop {
             let slot = self.streams.slots[i].as_ref()?;
             if slot.outlet.is_full() {
                 return None;
             }
-            let offer = slot.inlet.offer(self.ear.wants(i));
             if offer.abandoned {
                 self.streams.free(i, Err(EngineError::Abandoned));
                 *did = true;
@@ -317,6 +324,7 @@ impl Hear {
             }
             self.recover(exec, &[i]);
             *did = true;
+            offer = self.streams.slots[i].as_ref()?.inlet.offer(self.ear.wants(i));
         }
     }
 
