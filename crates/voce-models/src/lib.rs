@@ -11,6 +11,7 @@ pub mod fastconformer;
 pub mod hearing;
 pub mod mimi;
 pub mod pocket;
+pub mod qwen;
 pub mod saved;
 pub mod speech;
 pub mod stage;

@@ -119,13 +119,23 @@ fn joined(
 ) -> Result<Linear, WeightError> {
     let outputs = parts.iter().map(|p| p.1).sum();
     let l = l.clone();
-    Linear::load_with(&l.sub(name), "weight", outputs, inputs, formats.backbone, || {
+    let layer = Linear::load_with(&l.sub(name), "weight", outputs, inputs, formats.backbone, || {
         let mut values = Vec::with_capacity(outputs * inputs);
         for (part, rows) in parts {
             values.append(&mut l.tensor(part, &[*rows, inputs])?);
         }
         Ok(values)
-    })
+    })?;
+    let mut bias = Vec::new();
+    for (part, rows) in parts {
+        let own = part.strip_suffix(".weight").map(|part| l.optional(&format!("{part}.bias"), &[*rows]));
+        if let Some(own) = own.transpose()?.flatten() {
+            bias.resize(bias.len().max(outputs), 0.0);
+            let at: usize = parts.iter().take_while(|p| p.0 != *part).map(|p| p.1).sum();
+            bias[at..at + rows].copy_from_slice(&own);
+        }
+    }
+    Ok(if bias.is_empty() { layer } else { layer.with_bias(bias) })
 }
 
 impl Layer {

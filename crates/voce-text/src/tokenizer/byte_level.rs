@@ -14,6 +14,8 @@ const PATTERN: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
 );
+/// What [`Words::settled`] looks for. Added tokens begin with `<`, which ends a word as well.
+const WORD_END: &str = r"[\p{L}\p{N}][^\p{L}\p{N}\p{M}]";
 /// The only class whose pattern this is.
 const CLASS: &str = "Qwen2Tokenizer";
 /// Bytes that no printable letter stands for have letters from here on.
@@ -23,13 +25,22 @@ const ODD: u32 = 256;
 #[derive(Debug)]
 pub(crate) struct Words {
     pattern: Regex,
+    /// A letter or number and what ends its word.
+    end: Regex,
     letters: [char; 256],
 }
 
 impl Words {
     pub(crate) fn new() -> Result<Self, TokenizerError> {
-        let pattern = Regex::new(PATTERN).map_err(|_| TokenizerError::unsupported("regex", PATTERN))?;
-        Ok(Self { pattern, letters: letters() })
+        let regex = |text| Regex::new(text).map_err(|_| TokenizerError::unsupported("regex", text));
+        Ok(Self { pattern: regex(PATTERN)?, end: regex(WORD_END)?, letters: letters() })
+    }
+
+    /// Where the last word starts that a following text may still change. A word of letters has ended where something comes
+    /// that is neither letter, number nor a mark that could join the last letter.
+    pub(crate) fn settled(&self, text: &str) -> usize {
+        let last = self.end.find_iter(text).last();
+        last.and_then(|found| Some(found.end() - found.as_str().chars().next_back()?.len_utf8())).unwrap_or(0)
     }
 
     /// Hands the letters of each word's bytes to `emit`.
@@ -145,6 +156,27 @@ mod tests {
         }
         assert_eq!((letters[usize::from(b' ')], letters[usize::from(b'\n')]), ('Ġ', 'Ċ'));
         assert_eq!(byte_of('语'), None);
+    }
+
+    #[test]
+    fn what_is_settled_keeps_its_words() {
+        let words = Words::new().unwrap();
+        let cut = |text: &str| {
+            let mut out = Vec::new();
+            words.split(text, &mut |word| out.push(word.to_owned()));
+            out
+        };
+        let text = "It's  naïve, 42 cafés; 你好，世界。\n\n Then... कि, e\u{301}x \u{301}end";
+        let at: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let mut seen = 0;
+        for &end in &at {
+            let settled = words.settled(&text[..end]);
+            let whole = [cut(&text[..settled]), cut(&text[settled..])].concat();
+            assert_eq!(whole, cut(text), "{:?} of {:?}", &text[..settled], &text[..end]);
+            assert!(settled >= seen && settled <= end);
+            seen = settled;
+        }
+        assert!(seen > 40, "{seen}");
     }
 
     #[test]

@@ -171,6 +171,14 @@ impl Hf {
         ids
     }
 
+    /// Bytes of a text whose ids do not depend on what follows.
+    pub(crate) fn settled(&self, text: &str) -> usize {
+        match &self.splitter {
+            Some(Splitter::Words(words)) => words.settled(text),
+            _ => 0,
+        }
+    }
+
     fn segment(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         match &self.model {
             Model::Unigram { model, byte_ids } => {

@@ -109,6 +109,15 @@ impl Tokenizer {
         }
     }
 
+    /// Bytes at the start of a text that is still arriving whose ids are the same whatever follows; none where a
+    /// tokeniser cannot tell.
+    pub fn settled(&self, text: &str) -> usize {
+        match &*self.0 {
+            Backend::SentencePiece(_) => 0,
+            Backend::Hf(model) => model.settled(text),
+        }
+    }
+
     /// The text of `ids`; special tokens and ids outside the vocabulary are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         match &*self.0 {
