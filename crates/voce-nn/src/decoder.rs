@@ -10,6 +10,7 @@ use voce_runtime::{
     Vector,
 };
 
+use crate::transformer::scaled;
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 
 /// Layers that a device begins with: enough to be busy while some hundred ops are recorded.
@@ -20,7 +21,7 @@ const ROPE_TABLE: usize = 4096;
 /// Whose names the tensors have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecoderNames {
-    /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`.
+    /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`; layer scales where there are any.
     Qwen3,
     /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`.
     Moshi,
@@ -151,7 +152,7 @@ impl Layer {
                 true => Some([head("q_norm.weight")?, head("k_norm.weight")?]),
                 false => None,
             },
-            out: Linear::load(&attn.sub("o_proj"), c.hidden, q, formats.backbone)?,
+            out: scaled(l, "self_attn.o_proj", "self_attn_layer_scale", c.hidden, q, formats.backbone)?,
             norm2: l.tensor("post_attention_layernorm.weight", &[c.hidden])?.into(),
             gate_up: joined(
                 &mlp,
@@ -160,7 +161,7 @@ impl Layer {
                 c.hidden,
                 formats,
             )?,
-            down: Linear::load(&mlp.sub("down_proj"), c.hidden, c.ffn, formats.backbone)?,
+            down: scaled(l, "mlp.down_proj", "mlp_layer_scale", c.hidden, c.ffn, formats.backbone)?,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Qwen3-TTS: text to frames of codes by a decoder and a smaller one for each frame's codes, codes to speech by a codec.
 
+pub mod codec;
 mod config;
 mod family;
 mod prompt;
