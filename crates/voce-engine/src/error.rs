@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use voce_audio::AudioError;
 use voce_models::dialogue::DialogueError;
-use voce_models::fastconformer;
 use voce_models::hearing::HearingError;
 use voce_models::pocket::ConfigError;
 use voce_models::speech::{SpeechError, VoiceError};
+use voce_models::{fastconformer, qwen};
 use voce_nn::WeightError;
 use voce_runtime::RuntimeError;
 use voce_text::{TextError, TokenizerError};
@@ -51,6 +51,14 @@ pub enum EngineError {
         path: PathBuf,
         /// What is wrong.
         source: fastconformer::ConfigError,
+    },
+    /// A configuration of a snapshot cannot be read or run.
+    #[error("{path}: {source}")]
+    SpeechConfig {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        source: qwen::ConfigError,
     },
     /// No recogniser was found.
     #[error(
@@ -257,7 +265,9 @@ impl EngineError {
         match self {
             EngineError::Store(e) => e.code(),
             EngineError::Config { .. } | EngineError::NoConfig(_) => "bad_config",
-            EngineError::Recogniser { .. } | EngineError::NoRecogniser(_) => "bad_config",
+            EngineError::Recogniser { .. }
+            | EngineError::NoRecogniser(_)
+            | EngineError::SpeechConfig { .. } => "bad_config",
             EngineError::OtherTask { .. } => "other_task",
             EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",

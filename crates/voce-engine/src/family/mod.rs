@@ -3,6 +3,7 @@
 mod fastconformer;
 mod plain_tokenizer;
 mod pocket;
+mod qwen;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,7 +48,8 @@ pub(crate) fn open_speech(
     identity.require(Task::Speech)?;
     match identity.family {
         Family::Pocket => pocket::open(store, reference, place, precision),
-        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(identity.not_yet()),
+        Family::Qwen => qwen::open(store, reference, place, precision),
+        Family::Kyutai | Family::FastConformer => Err(identity.not_yet()),
     }
 }
 
@@ -60,7 +62,8 @@ pub(crate) fn random_speech(
 ) -> Result<OpenedSpeech, EngineError> {
     match shape.family {
         Family::Pocket => pocket::random(shape, seed, place, precision),
-        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
+        Family::Qwen => qwen::random(shape, seed, place, precision),
+        Family::Kyutai | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
     }
 }
 
@@ -108,7 +111,8 @@ pub(crate) fn describe_files(
     match description.identity.family {
         Family::Pocket => pocket::describe::of_files(description, store, reference),
         Family::FastConformer => fastconformer::describe::of_files(description, store, reference),
-        Family::Kyutai | Family::Qwen => Err(description.identity.not_yet()),
+        Family::Qwen => qwen::describe::of_files(description, store, reference),
+        Family::Kyutai => Err(description.identity.not_yet()),
     }
 }
 
@@ -116,7 +120,11 @@ pub(crate) fn describe_files(
 pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Result<(), EngineError> {
     match entry.family {
         Family::Pocket => pocket::describe::of_entry(description, entry),
-        Family::FastConformer | Family::Kyutai | Family::Qwen => Ok(()),
+        Family::Qwen => {
+            qwen::describe::of_entry(description, entry);
+            Ok(())
+        }
+        Family::FastConformer | Family::Kyutai => Ok(()),
     }
 }
 
@@ -124,6 +132,10 @@ pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Re
 pub(crate) fn describe_shape(description: &mut Description, shape: &Shape) -> Result<(), EngineError> {
     match (shape.family, description.entry) {
         (Family::FastConformer, _) => fastconformer::describe::of_shape(description, shape.name),
+        (Family::Qwen, _) => {
+            qwen::describe::of_shape(description, shape.name);
+            Ok(())
+        }
         (_, Some(entry)) => describe_entry(description, entry),
         (_, None) => Ok(()),
     }

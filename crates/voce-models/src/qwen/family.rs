@@ -6,13 +6,14 @@ use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
 use voce_text::{PauseBudget, SentenceStream, Tokenizer};
 
+use super::codec::CodecDecoder;
 use super::config::{GenerationConfig, QwenConfig, Variant};
 use super::script::QwenScript;
 use super::sound::Sound;
 use super::synth::{Common, QwenSynth};
 use super::talker::Talker;
 use super::voice::Voice as Speaker;
-use super::{AUTO, PREDICTOR, TALKER, text_mode};
+use super::{AUTO, PREDICTOR, TALKER, language, text_mode};
 use crate::speech::{
     ClipRules, MODEL_TOKENS, Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
     VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
@@ -32,7 +33,7 @@ pub const MIN_CLIP_SECONDS: f64 = 0.5;
 pub struct Qwen {
     info: SpeechInfo,
     common: Arc<Common>,
-    codec: Arc<dyn Sound>,
+    sound: Sound,
 }
 
 /// What a Qwen3-TTS model is made of.
@@ -44,7 +45,7 @@ pub struct QwenParts {
     /// The tokeniser, of no more tokens than the configuration says.
     pub tokenizer: Tokenizer,
     /// The half that is sound.
-    pub codec: Arc<dyn Sound>,
+    pub sound: Sound,
     /// Formats of the weights.
     pub formats: Formats,
 }
@@ -52,7 +53,8 @@ pub struct QwenParts {
 impl Qwen {
     /// Loads a model; `exec` is one of where it will run.
     pub fn load(exec: &mut Exec, loader: &Loader, parts: QwenParts) -> Result<Self, WeightError> {
-        let QwenParts { config, generation, tokenizer, codec, formats } = parts;
+        let QwenParts { config, generation, tokenizer, sound, formats } = parts;
+        let codec = sound.decoder();
         let talker = Talker::load(exec, loader, &config, formats)?;
         let frame_rate = codec.sample_rate() as f64 / codec.frame_size().max(1) as f64;
         let info = SpeechInfo {
@@ -64,12 +66,12 @@ impl Qwen {
             temperature: generation.temperature,
             languages: config.languages(),
             speakers: config.speakers(),
-            stages: stages(&talker, &*codec, frame_rate, formats),
+            stages: stages(&talker, codec, frame_rate, formats),
         };
         let mut role = vec![config.im_start_token_id, config.assistant_token_id];
         role.extend(tokenizer.encode("\n"));
         let common = Arc::new(Common { config, generation, talker, tokenizer, role });
-        Ok(Self { info, common, codec })
+        Ok(Self { info, common, sound })
     }
 
     /// The networks that make frames, to look at.
@@ -109,8 +111,8 @@ impl Qwen {
             }
         }
         if let Some(asked) = &request.language {
-            let has = &self.info.languages;
-            if !asked.eq_ignore_ascii_case(AUTO) && !has.iter().any(|own| own.eq_ignore_ascii_case(asked)) {
+            let (has, name) = (&self.info.languages, language(asked));
+            if name != AUTO && !has.contains(&name) {
                 let has = std::iter::once(AUTO.to_owned()).chain(has.iter().cloned()).collect();
                 return Err(SpeechError::Language { asked: asked.clone(), has });
             }
@@ -154,7 +156,11 @@ impl Speech for Qwen {
     }
 
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder> {
-        self.codec.vocoder(room)
+        self.sound.vocoder(room)
+    }
+
+    fn takes_instructions(&self) -> bool {
+        self.config().takes_instructions()
     }
 
     fn count_tokens(&self, text: &str) -> usize {
@@ -191,11 +197,11 @@ impl Speech for Qwen {
                 let text = text.map(str::trim).filter(|text| !text.is_empty());
                 let clip = match text {
                     Some(text) => {
-                        Some((self.common.tokenizer.encode(text), self.codec.encode(exec, samples)?))
+                        Some((self.common.tokenizer.encode(text), self.sound.encode(exec, samples)?))
                     }
                     None => None,
                 };
-                Speaker::cloned(config, self.codec.speaker(exec, samples)?, clip)?
+                Speaker::cloned(config, self.sound.speaker(exec, samples)?, clip)?
             }
         };
         Ok(Voice::Prompt(Arc::new(voice)))
@@ -214,7 +220,7 @@ impl Speech for Qwen {
 }
 
 /// What a frame passes through.
-fn stages(talker: &Talker, codec: &dyn Sound, frame_rate: f64, formats: Formats) -> Vec<StageInfo> {
+fn stages(talker: &Talker, codec: &CodecDecoder, frame_rate: f64, formats: Formats) -> Vec<StageInfo> {
     let frames = talker.frames();
     let (bytes, macs) = (frames.predictor_bytes(), frames.predictor_macs());
     let codes = talker.groups() - 1;
@@ -237,11 +243,10 @@ fn stages(talker: &Talker, codec: &dyn Sound, frame_rate: f64, formats: Formats)
         prompts: false,
         ..talker
     };
-    let (bytes, macs) = codec.costs();
     let codec = StageInfo {
         name: "codec",
-        bytes,
-        macs,
+        bytes: codec.bytes(),
+        macs: codec.macs_per_frame(),
         per: Per::Frame,
         per_second: Some(frame_rate),
         together: CODEC_GROUP,

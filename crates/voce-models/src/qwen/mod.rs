@@ -18,8 +18,8 @@ use crate::speech::{SpeakRequest, TextMode};
 pub use config::{ConfigError, GenerationConfig, QwenConfig, Variant};
 pub use family::{MAX_INSTRUCT_TOKENS, MIN_CLIP_SECONDS, Qwen, QwenParts};
 pub use prompt::{Ask, Clip, Layout, NONE, Who};
-pub use random::{SHAPES, named, random_weights};
-pub use sound::Sound;
+pub use random::{SHAPES, codec_of, named, random_weights};
+pub use sound::{Sound, SoundParts};
 pub use talker::{Draws, Talker};
 pub use voice::{MAX_CLIP_FRAMES, MAX_CLIP_TOKENS, Voice};
 
@@ -33,6 +33,25 @@ const AUTO: &str = "auto";
 /// Names of the stages.
 const TALKER: &str = "talker";
 const PREDICTOR: &str = "predictor";
+
+/// A language as configurations spell it; codes of two letters are names as well.
+fn language(asked: &str) -> String {
+    let lower = asked.to_lowercase();
+    let name = match lower.as_str() {
+        "zh" => "chinese",
+        "en" => "english",
+        "fr" => "french",
+        "de" => "german",
+        "it" => "italian",
+        "ja" => "japanese",
+        "ko" => "korean",
+        "pt" => "portuguese",
+        "ru" => "russian",
+        "es" => "spanish",
+        name => name,
+    };
+    name.to_owned()
+}
 
 /// Tokens of the message that an instruction is.
 fn instruction(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {

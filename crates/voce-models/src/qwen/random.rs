@@ -6,6 +6,7 @@ use serde_json::json;
 use voce_nn::weights::Tensor;
 use voce_nn::{WeightError, Weights};
 
+use super::codec::CodecConfig;
 use super::config::QwenConfig;
 use crate::decoder;
 
@@ -43,6 +44,22 @@ pub fn named(name: &str) -> Option<QwenConfig> {
         "tts_bos_token_id": 151_672, "tts_eos_token_id": 151_673, "talker_config": talker,
     });
     QwenConfig::from_json(&config.to_string()).ok()
+}
+
+/// The configuration of the published codec.
+pub fn codec_of() -> Option<CodecConfig> {
+    let config = json!({
+        "model_type": "qwen3_tts_tokenizer_12hz", "encoder_valid_num_quantizers": 16, "input_sample_rate": 24_000,
+        "output_sample_rate": 24_000, "decode_upsample_rate": 1920, "encode_downsample_rate": 1920,
+        "decoder_config": {
+            "latent_dim": 1024, "codebook_dim": 512, "codebook_size": 2048, "decoder_dim": 1536, "hidden_size": 512,
+            "intermediate_size": 1024, "head_dim": 64, "num_attention_heads": 16, "num_hidden_layers": 8,
+            "num_key_value_heads": 16, "num_quantizers": 16, "num_semantic_quantizers": 1, "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000, "sliding_window": 72, "upsample_rates": [8, 5, 4, 3], "upsampling_ratios": [2, 2],
+        },
+        "encoder_config": {},
+    });
+    CodecConfig::from_json(&config.to_string()).ok()
 }
 
 /// The token that ends a passage, in the published sizes.
@@ -85,6 +102,9 @@ mod tests {
             assert_eq!(config.frames(), bench, "{name}");
             assert_eq!((config.codebook_sizes(), config.positions()), ((2048, 2048), 32_768));
         }
+        let codec = codec_of().unwrap();
+        assert_eq!((codec.frame_rate(), codec.decoder_config.frame_size()), (12.5, 1920));
+        super::super::Sound::check(&named(SHAPES[0]).unwrap(), &codec).unwrap();
         assert!(named("qwen3-tts-9b").is_none());
     }
 }

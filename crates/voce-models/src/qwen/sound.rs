@@ -1,29 +1,88 @@
-//! The codec as the family sees it: frames of codes to samples, and recordings to codes and speaker embeddings.
+//! The half of the model that is sound: frames of codes to samples, and recordings to codes and speaker embeddings.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
 
+use super::codec::{CodecConfig, CodecDecoder, CodecEncoder, CodecVocoder};
+use super::config::{ConfigError, QwenConfig};
 use crate::speech::{Vocoder, VocoderRoom, VoiceError};
 
-/// The half of the model that is sound.
-pub trait Sound: Send + Sync {
-    /// Samples per second.
-    fn sample_rate(&self) -> usize;
+/// A loaded codec, and what cloning needs, which is loaded when somebody first clones a voice.
+pub struct Sound {
+    decoder: Arc<CodecDecoder>,
+    parts: SoundParts,
+    encoder: Mutex<Option<Arc<CodecEncoder>>>,
+}
 
-    /// Samples of a frame.
-    fn frame_size(&self) -> usize;
+/// What a [`Sound`] is made of.
+pub struct SoundParts {
+    /// The published configuration of the codec.
+    pub config: CodecConfig,
+    /// Formats of the weights.
+    pub formats: Formats,
+    /// Loads the codec's encoder; it may read the same tensors again.
+    pub encoder: Loader,
+    /// Loads the speaker encoder, which lies with the talker.
+    pub speaker: Loader,
+}
 
-    /// Codes of a frame, and entries of the smallest codebook.
-    fn codebooks(&self) -> (usize, usize);
+impl Sound {
+    /// Loads the codec's decoder.
+    pub fn load(l: &Loader, parts: SoundParts) -> Result<Self, WeightError> {
+        let decoder = Arc::new(CodecDecoder::load(l, &parts.config, parts.formats)?);
+        Ok(Self { decoder, parts, encoder: Mutex::new(None) })
+    }
 
-    /// Bytes of weights that a call of the decoder reads, and multiply-adds of one frame.
-    fn costs(&self) -> (usize, usize);
+    /// Whether a codec takes what a talker makes; the error says what does not fit.
+    pub fn check(talker: &QwenConfig, codec: &CodecConfig) -> Result<(), ConfigError> {
+        let groups = talker.talker_config.num_code_groups;
+        let (first, rest) = talker.codebook_sizes();
+        let (books, entries) = (codec.codebooks(), codec.decoder_config.codebook_size);
+        let kept = codec.encoder_valid_num_quantizers;
+        if books != groups || kept != groups {
+            return Err(ConfigError::Unsupported(format!(
+                "the talker makes {groups} codes a frame, its codec decodes {books} and encodes {kept}"
+            )));
+        }
+        if first.max(rest) > entries {
+            return Err(ConfigError::Unsupported(format!(
+                "the talker's codes have {first} and {rest} values, its codec's {entries}"
+            )));
+        }
+        Ok(())
+    }
 
-    /// Slots of the decoder.
-    fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder>;
+    pub(super) fn decoder(&self) -> &CodecDecoder {
+        &self.decoder
+    }
 
-    /// The codes of a recording at the codec's rate, frame by frame.
-    fn encode(&self, exec: &mut Exec, samples: &[f32]) -> Result<Vec<u32>, VoiceError>;
+    pub(super) fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder> {
+        Box::new(CodecVocoder::new(self.decoder.clone(), room))
+    }
 
-    /// The embedding of a recording's speaker; of Base alone.
-    fn speaker(&self, exec: &mut Exec, samples: &[f32]) -> Result<Vec<f32>, VoiceError>;
+    /// The codes of a recording, frame by frame.
+    pub(super) fn encode(&self, exec: &mut Exec, samples: &[f32]) -> Result<Vec<u32>, VoiceError> {
+        let encoder = self.encoder()?;
+        let books = encoder.encode(exec, samples).map_err(|e| VoiceError::Other(e.to_string()))?;
+        let frames = books.first().map_or(0, Vec::len);
+        Ok((0..frames).flat_map(|frame| books.iter().map(move |book| book[frame])).collect())
+    }
+
+    /// The codec's encoder, loaded when first asked for.
+    fn encoder(&self) -> Result<Arc<CodecEncoder>, VoiceError> {
+        let mut held = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(encoder) = &*held {
+            return Ok(encoder.clone());
+        }
+        let SoundParts { config, formats, encoder, .. } = &self.parts;
+        Ok(held.insert(Arc::new(CodecEncoder::load(encoder, config, *formats)?)).clone())
+    }
+
+    /// The embedding of a recording's speaker.
+    pub(super) fn speaker(&self, _exec: &mut Exec, _samples: &[f32]) -> Result<Vec<f32>, VoiceError> {
+        let _ = &self.parts.speaker;
+        Err(VoiceError::NoEncoder)
+    }
 }
