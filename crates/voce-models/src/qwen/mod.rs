@@ -7,6 +7,7 @@ mod prompt;
 mod random;
 mod script;
 mod sound;
+pub mod speaker;
 mod synth;
 mod talker;
 mod voice;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend;
-use voce_models::qwen::codec::{CodecConfig, CodecDecoder};
-use voce_nn::weights::SafetensorsFile;
+use voce_models::qwen::codec::{CodecConfig, CodecDecoder, CodecEncoder};
+use voce_models::qwen::speaker::{SpeakerConfig, SpeakerEncoder};
+use voce_nn::weights::{SafetensorsFile, ShardedSafetensors};
 use voce_nn::{Formats, Loader, Precision, Weights};
 
 /// Every small model.
@@ -41,6 +42,26 @@ impl Case {
 
     pub fn decoder(&self) -> CodecDecoder {
         CodecDecoder::load(&self.loader, &self.config, self.formats).unwrap()
+    }
+
+    pub fn encoder(&self) -> CodecEncoder {
+        CodecEncoder::load(&self.loader, &self.config, self.formats).unwrap()
+    }
+
+    /// The speaker encoder, which lies with the talker; of Base alone.
+    pub fn speaker(&self) -> SpeakerEncoder {
+        let text = std::fs::read_to_string(self.dir.join("config.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let config: SpeakerConfig = serde_json::from_value(json["speaker_encoder_config"].clone()).unwrap();
+        config.check().unwrap();
+        let index = self.dir.join("model.safetensors.index.json");
+        let source: Arc<dyn Weights> = if index.exists() {
+            Arc::new(ShardedSafetensors::open(&index).unwrap())
+        } else {
+            Arc::new(SafetensorsFile::open(&self.dir.join("model.safetensors")).unwrap())
+        };
+        let loader = backend::loader(source);
+        SpeakerEncoder::load(&loader.sub("speaker_encoder"), &config, self.formats).unwrap()
     }
 
     /// A dumped tensor's values.

@@ -137,6 +137,11 @@ impl Block {
         self.ratio
     }
 
+    /// Output rows that its units look back, all together.
+    pub(super) fn past(&self) -> usize {
+        self.units.iter().map(|u| (u.first.config().kernel - 1) * u.first.config().dilation).sum()
+    }
+
     /// Multiply-adds per input row.
     pub(super) fn macs(&self) -> usize {
         let units: usize = self.units.iter().map(|u| u.first.macs() + u.second.macs()).sum();

@@ -255,6 +255,40 @@ impl CodecDecoder {
         self.finish_decode(exec, state)
     }
 
+    /// Starts a slot as if these frames had been decoded, whose samples nobody hears. Only the transformer sees all of
+    /// them; of the convolutions, which see a few frames back, the last ones are enough for the same bits.
+    pub fn prime(&self, exec: &mut Exec, state: &mut CodecDecoderState, slot: usize, codes: &[u32]) {
+        state.reset(slot);
+        let books = self.codebooks();
+        let frames = codes.len() / books;
+        let (early, late) = codes.split_at(frames.saturating_sub(self.reach()) * books);
+        let most = state.max_frames.min(state.slot_frames);
+        for codes in early.chunks(most * books) {
+            let spans = [Span { slot, rows: codes.len() / books }];
+            self.run_frames(exec, state, &spans, codes, &mut Watcher(None));
+        }
+        for codes in late.chunks(most * books) {
+            let spans = [Span { slot, rows: codes.len() / books }];
+            self.run(exec, state, &spans, codes, Watcher(None));
+        }
+        state.audio.clear();
+        state.made = 0;
+    }
+
+    /// Frames that the convolutions after the transformer look back, at most.
+    fn reach(&self) -> usize {
+        let past = |c: &Conv1d| (c.config().kernel - 1) * c.config().dilation;
+        let mut rows = past(&self.last);
+        for block in self.blocks.iter().rev() {
+            rows = (rows + block.past()).div_ceil(block.ratio()) + 1;
+        }
+        rows += past(&self.first);
+        for stage in self.upsample.iter().rev() {
+            rows = (rows + KERNEL - 1).div_ceil(stage.ratio());
+        }
+        rows
+    }
+
     fn run(
         &self,
         exec: &mut Exec,
@@ -273,6 +307,7 @@ impl CodecDecoder {
             return;
         }
         self.run_frames(exec, state, spans, codes, &mut watch);
+        self.run_upsample(exec, state, spans, &mut watch);
         let CodecDecoderState { first, upsample, blocks, spans: now, .. } = state;
         let (past, made) = first;
         let x = upsample.last_mut().map_or(&mut state.latent, |s| &mut s.x);
@@ -307,7 +342,7 @@ impl CodecDecoder {
         }
     }
 
-    /// What runs at the rate of frames, and the upsampling stages after it; leaves the spans as the last of them has them.
+    /// What runs at the rate of frames.
     fn run_frames(
         &self,
         exec: &mut Exec,
@@ -333,6 +368,16 @@ impl CodecDecoder {
         op.norm = self.transformer.norm();
         exec.linear(&op, &mut state.latent);
         watch.show(exec, DecoderStage::Transformer, &mut state.latent, frames);
+    }
+
+    /// The upsampling stages; leaves the spans as the last of them has them.
+    fn run_upsample(
+        &self,
+        exec: &mut Exec,
+        state: &mut CodecDecoderState,
+        spans: &[Span],
+        watch: &mut Watcher<'_>,
+    ) {
         state.spans.clear();
         state.spans.extend_from_slice(spans);
         let (mut x, now) = (&mut state.latent, &mut state.spans);

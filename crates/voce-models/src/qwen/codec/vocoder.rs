@@ -48,8 +48,15 @@ impl Vocoder for CodecVocoder {
         Ok(exec.rehearse(|exec| (0..2).for_each(|_| self.rehearse(exec, &spans)))?)
     }
 
-    fn start(&mut self, _exec: &mut Exec, slot: usize, _voice: Option<&Voice>) {
-        self.state.reset(slot);
+    fn start(&mut self, exec: &mut Exec, slot: usize, voice: Option<&Voice>) {
+        // A recording that the frames go on from is decoded before them, and not heard.
+        match voice {
+            Some(Voice::Prompt(voice)) if voice.clip_codes().is_some() => {
+                let codes = voice.clip_codes().unwrap_or_default();
+                self.decoder.prime(exec, &mut self.state, slot, codes);
+            }
+            _ => self.state.reset(slot),
+        }
     }
 
     fn step(&mut self, exec: &mut Exec, spans: &[Span], frames: &[Frame]) {
