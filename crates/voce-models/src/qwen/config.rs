@@ -8,6 +8,7 @@ use voce_nn::{DecoderConfig, DecoderNames};
 use voce_runtime::RopeStyle;
 
 use super::SUPPRESSED;
+use super::speaker::SpeakerConfig;
 use crate::decoder::{FrameConfig, PredictorConfig, TextShape};
 
 /// A configuration that cannot be read or run.
@@ -65,7 +66,7 @@ pub struct QwenConfig {
     /// The decoder of frames.
     pub talker_config: TalkerConfig,
     /// The encoder of speakers, of Base.
-    pub speaker_encoder_config: Option<Value>,
+    pub speaker_encoder_config: Option<SpeakerConfig>,
 }
 
 /// `talker_config`.
@@ -240,10 +241,19 @@ impl QwenConfig {
                 return Err(format!("speaker '{speaker}' has the dialect '{dialect}', which has no id"));
             }
         }
-        if self.variant() == Variant::Base && self.speaker_encoder_config.is_none() {
-            return Err("speaker_encoder_config is missing".into());
+        match &self.speaker_encoder_config {
+            None if self.variant() == Variant::Base => Err("speaker_encoder_config is missing".into()),
+            Some(speaker) if self.variant() == Variant::Base => {
+                speaker.check().map_err(|e| format!("speaker_encoder_config: {e}"))?;
+                match (speaker.enc_dim, self.hidden()) {
+                    (own, hidden) if own == hidden => Ok(()),
+                    (own, hidden) => {
+                        Err(format!("enc_dim is {own}, and the talker takes embeddings of {hidden}"))
+                    }
+                }
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// What the checkpoint was trained for.

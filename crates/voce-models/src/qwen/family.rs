@@ -201,7 +201,9 @@ impl Speech for Qwen {
                     }
                     None => None,
                 };
-                Speaker::cloned(config, self.sound.speaker(exec, samples)?, clip)?
+                let encoder = config.speaker_encoder_config.as_ref().ok_or(VoiceError::NoEncoder)?;
+                let embedding = self.sound.embed(exec, encoder, samples)?;
+                Speaker::cloned(config, embedding, clip)?
             }
         };
         Ok(Voice::Prompt(Arc::new(voice)))

@@ -6,7 +6,8 @@ use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
 
 use super::codec::{CodecConfig, CodecDecoder, CodecEncoder, CodecVocoder};
-use super::config::{ConfigError, QwenConfig};
+use super::config::{ConfigError, QwenConfig, Variant};
+use super::speaker::{SpeakerConfig, SpeakerEncoder};
 use crate::speech::{Vocoder, VocoderRoom, VoiceError};
 
 /// A loaded codec, and what cloning needs, which is loaded when somebody first clones a voice.
@@ -14,6 +15,7 @@ pub struct Sound {
     decoder: Arc<CodecDecoder>,
     parts: SoundParts,
     encoder: Mutex<Option<Arc<CodecEncoder>>>,
+    speaker: Mutex<Option<Arc<SpeakerEncoder>>>,
 }
 
 /// What a [`Sound`] is made of.
@@ -32,7 +34,7 @@ impl Sound {
     /// Loads the codec's decoder.
     pub fn load(l: &Loader, parts: SoundParts) -> Result<Self, WeightError> {
         let decoder = Arc::new(CodecDecoder::load(l, &parts.config, parts.formats)?);
-        Ok(Self { decoder, parts, encoder: Mutex::new(None) })
+        Ok(Self { decoder, parts, encoder: Mutex::new(None), speaker: Mutex::new(None) })
     }
 
     /// Whether a codec takes what a talker makes; the error says what does not fit.
@@ -44,6 +46,14 @@ impl Sound {
         if books != groups || kept != groups {
             return Err(ConfigError::Unsupported(format!(
                 "the talker makes {groups} codes a frame, its codec decodes {books} and encodes {kept}"
+            )));
+        }
+        let speaker = talker.speaker_encoder_config.as_ref().filter(|_| talker.variant() == Variant::Base);
+        let (heard, made) = (codec.input_sample_rate, codec.output_sample_rate);
+        if let Some(speaker) = speaker.filter(|s| heard != made || s.sample_rate as usize != heard) {
+            let rate = speaker.sample_rate;
+            return Err(ConfigError::Unsupported(format!(
+                "the codec takes {heard} Hz and makes {made} Hz, the speaker encoder takes {rate} Hz"
             )));
         }
         if first.max(rest) > entries {
@@ -81,8 +91,21 @@ impl Sound {
     }
 
     /// The embedding of a recording's speaker.
-    pub(super) fn speaker(&self, _exec: &mut Exec, _samples: &[f32]) -> Result<Vec<f32>, VoiceError> {
-        let _ = &self.parts.speaker;
-        Err(VoiceError::NoEncoder)
+    pub(super) fn embed(
+        &self,
+        exec: &mut Exec,
+        config: &SpeakerConfig,
+        samples: &[f32],
+    ) -> Result<Vec<f32>, VoiceError> {
+        let mut held = self.speaker.lock().unwrap_or_else(PoisonError::into_inner);
+        let speaker = match &*held {
+            Some(speaker) => speaker.clone(),
+            None => {
+                let l = self.parts.speaker.sub("speaker_encoder");
+                held.insert(Arc::new(SpeakerEncoder::load(&l, config, self.parts.formats)?)).clone()
+            }
+        };
+        drop(held);
+        speaker.embed(exec, samples).map_err(|e| VoiceError::Other(e.to_string()))
     }
 }
