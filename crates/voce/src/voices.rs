@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use voce_engine::store::Store;
-use voce_engine::{Speaker, SpeakerOptions};
+use voce_engine::{Speaker, SpeakerOptions, describe};
 
 use crate::args::{CloneArgs, ModelArgs, VoiceCommand};
 use crate::console::{Console, bytes, table};
@@ -138,6 +138,13 @@ fn list(console: Console, store: &Store, model: &ModelArgs) -> Outcome {
         })),
         // Without a model on this machine there are only the user's own voices.
         Err(error) => console.note(&format!("no voices of a model: {error}")),
+    }
+    // Speakers that are part of a model's weights have no files.
+    let speakers = describe(store, &reference).map(|model| model.values.get("speakers").cloned());
+    for name in speakers.ok().flatten().iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str)
+    {
+        let (name, model, path) = (name.to_owned(), Some(reference.clone()), PathBuf::new());
+        voices.push(Listed { name, from: "model", model, bytes: 0, path });
     }
     if console.json {
         return console.json(&voices);

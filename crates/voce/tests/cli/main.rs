@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod codes;
 mod hear;
 mod models;
 #[cfg(feature = "nano")]
