@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use voce_nn::{Decoder, DecoderNames, Formats, Linear, Loader, Watch, WeightError};
 use voce_runtime::{
-    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Gate, SampleOp, SampleRow, SampledRows, Sampling, Span, Table,
+    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, Gate, SampleOp, SampleRow, SampledRows, Sampling,
+    Span, Table,
 };
 
 use super::state::PredictorState;
@@ -295,6 +296,9 @@ impl Predictor {
         tables: &mut Vec<Table>,
     ) -> Result<Self, WeightError> {
         let l = talker.sub("code_predictor");
+        // Fifteen passes of few bits would add up what they lose, and its layers stay in caches as they are.
+        let backbone = if formats.backbone == Format::Int4 { formats.linear } else { formats.backbone };
+        let formats = Formats { backbone, ..formats };
         let (outer, inner) = (config.decoder.hidden, c.decoder.hidden);
         let projection = match outer == inner {
             true => None,

@@ -23,8 +23,11 @@ impl FrameDecoder {
         let columns = self.config().columns();
         let most = state.x.rows();
         let mut pass = Pass::default();
+        let slots: Vec<usize> = prompts.iter().map(|prompt| prompt.slot).collect();
+        let last: Vec<u32> =
+            prompts.iter().flat_map(|p| &p.rows[p.rows.len() - columns..]).copied().collect();
+        state.start_all(exec, &slots, &last);
         for prompt in prompts {
-            state.start(exec, prompt.slot);
             let count = prompt.rows.len() / columns;
             assert!(count > 0 && prompt.rows.len() == count * columns, "whole rows, and at least one");
             let (mut from, before) = (0, count - 1);
@@ -42,7 +45,6 @@ impl FrameDecoder {
                     self.run_pass(exec, state, &mut pass);
                 }
             }
-            state.give(exec, &[prompt.slot], 0, &prompt.rows[before * columns..]);
         }
         if pass.rows > 0 {
             self.run_pass(exec, state, &mut pass);

@@ -116,11 +116,19 @@ impl FrameState {
 
     /// Begins a stream in a slot.
     pub fn start(&mut self, exec: &mut Exec, slot: usize) {
-        self.decoder.cache.reset(slot);
-        self.frames[slot] = 0;
-        exec.forget(&mut self.history, slot);
         let none = vec![u32::MAX; self.tokens.cols()];
-        exec.set_tokens(&mut self.tokens, &[slot], 0, &none);
+        self.start_all(exec, &[slot], &none);
+    }
+
+    /// Begins streams in slots; `rows` has the tokens that each goes on from.
+    pub(super) fn start_all(&mut self, exec: &mut Exec, slots: &[usize], rows: &[u32]) {
+        for &slot in slots {
+            self.decoder.cache.reset(slot);
+            self.frames[slot] = 0;
+        }
+        let none = vec![0; slots.len() * self.history.cols()];
+        exec.set_tokens(&mut self.history, slots, 0, &none);
+        exec.set_tokens(&mut self.tokens, slots, 0, rows);
     }
 
     /// Sets tokens of slots from `column` on, as many for each: what is given from outside, or a frame to go on from.

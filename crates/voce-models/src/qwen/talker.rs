@@ -38,7 +38,11 @@ impl Talker {
         let talker = l.sub("talker");
         let text = match exec.shares_memory() {
             true => TextLayers::load(&talker, config.text(), formats)?,
-            false => TextLayers::load(&talker.apart(), config.text(), formats)?,
+            // What is folded is rounded once, to the table's format.
+            false => {
+                let fine = Formats { linear: formats.embedding, ..formats };
+                TextLayers::load(&talker.apart(), config.text(), fine)?
+            }
         };
         let frames = if exec.shares_memory() {
             FrameDecoder::load(exec, l, &shape, Vec::new(), formats)?.with_text(text)

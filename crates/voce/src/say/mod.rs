@@ -110,6 +110,12 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     }
     progress.clear();
     let circumstances = Circumstances { silence, seed, voice: voice_name, load, output: target.name() };
+    if stats.unended > 0 && args.sampling.max_frames.is_none() {
+        let chunks = stats.unended;
+        console.note(&format!(
+            "{chunks} of the chunks did not end by themselves and were cut off: another --seed may help"
+        ));
+    }
     let report = Report::new(&speaker, &stats, circumstances);
     report.print(console, target.on_stdout())
 }
