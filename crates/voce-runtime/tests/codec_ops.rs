@@ -4,7 +4,7 @@ mod suite;
 
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Format, Matrix, Snake, Span, reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, Matrix, Snake, Span, reference,
 };
 
 #[test]
@@ -45,6 +45,25 @@ fn the_periodic_activation_agrees_for_small_and_large_arguments() {
         exec.fetch(&mut x, 1);
         assert!(x.row(0).iter().all(|v| (v - 3e20).abs() < 1e15), "{name}");
     });
+}
+
+#[test]
+fn the_periodic_activation_has_the_same_bits_on_every_instruction_set_with_fused_sums() {
+    let mut rng = Rng(73);
+    let n = 37;
+    let (rate, gain) = (rng.vector(n), rng.vector(n));
+    let mut runs: Vec<(Isa, Vec<f32>)> = Vec::new();
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        let mut rng = Rng(74);
+        let mut exec = Exec::with_isa(2, isa).unwrap();
+        let mut x = rng.buffer(50, n);
+        x.head_mut(50).iter_mut().for_each(|v| *v *= 40.0);
+        exec.snake_in_place(Snake { rate: &rate, gain: &gain }, &mut x, 50);
+        runs.push((isa, x.head(50).to_vec()));
+    }
+    for pair in runs.windows(2) {
+        assert!(pair[0].1 == pair[1].1, "{} and {}", pair[0].0, pair[1].0);
+    }
 }
 
 #[test]
