@@ -140,7 +140,7 @@ impl CodecEncoder {
             kv: f.kv,
         };
         let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS };
-        let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::new(l)), &parts, f)?;
+        let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::over(l)), &parts, f)?;
         let q = l.sub("encoder.quantizer");
         let (first, all) = (c.num_semantic_quantizers, config.encoder_valid_num_quantizers);
         Ok(Self {
