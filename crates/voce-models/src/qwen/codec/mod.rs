@@ -11,7 +11,9 @@ mod random;
 mod vocoder;
 mod whole;
 
-pub use config::{CodecConfig, CodecConfigError, CodecDecoderConfig, CodecEncoderConfig, MAX_WINDOW};
+pub use config::{
+    CodecConfig, CodecConfigError, CodecDecoderConfig, CodecEncoderConfig, MAX_SIZE, MAX_WINDOW,
+};
 pub use decoder::{CodecDecoder, CodecDecoderState, DecoderStage, DecoderWatch};
 pub use encoder::{CodecEncoder, EncodeError, MAX_ENCODED_SECONDS};
 pub use random::random_weights;
