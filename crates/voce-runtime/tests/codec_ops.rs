@@ -127,3 +127,54 @@ fn dilated_convolutions_of_many_rows_agree_and_have_the_bits_of_few() {
         }
     });
 }
+
+#[test]
+fn a_convolution_of_activated_rows_is_the_two_ops_where_an_executor_has_it() {
+    // (channels in, outputs, taps, dilation): gathered by eights and by fours, of odd widths, and to few outputs.
+    let cases = [(16, 24, 7, 3), (12, 20, 7, 9), (5, 8, 3, 1), (24, 1, 7, 1), (32, 1, 3, 1)];
+    let mut fused = 0;
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(75);
+        for (cin, n, taps, dilation) in cases {
+            for format in [Format::F32, Format::Bf16] {
+                let w = Matrix::pack(&arena, format, n, taps * cin, &rng.vec(n * taps * cin)).unwrap();
+                let (rate, gain, bias) = (rng.vector(cin), rng.vector(cin), rng.vector(n));
+                let snake = Snake { rate: &rate, gain: &gain };
+                let history = ConvOp::history(taps, 1, dilation);
+                let spec = ConvStateSpec { slots: 2, history, channels: cin, replicate: false };
+                let mut states = [ConvState::new(spec), ConvState::new(spec)];
+                for rows in [40, 3, 16] {
+                    let x = rng.buffer(rows, cin);
+                    let (mut one, mut two) = (Buffer::new(rows, n), Buffer::new(rows, n));
+                    let mut active = Buffer::new(rows, cin);
+                    let spans = [Span { slot: 1, rows }];
+                    let op = |x| ConvOp {
+                        x,
+                        spans: &spans,
+                        pre: Activation::None,
+                        w: &w,
+                        bias: Some(&bias),
+                        taps,
+                        stride: 1,
+                        dilation,
+                        act: Activation::None,
+                        add: false,
+                    };
+                    if !exec.conv_snaked(&op(&x), snake, &mut states[0], &mut one) {
+                        assert!(exec.shares_memory(), "{name}");
+                        continue;
+                    }
+                    fused += 1;
+                    exec.snake(snake, &x, rows, &mut active);
+                    exec.conv(&op(&active), &mut states[1], &mut two);
+                    exec.fetch(&mut one, rows);
+                    exec.fetch(&mut two, rows);
+                    let e = error(one.head(rows), &wide(two.head(rows)));
+                    assert!(e < 1e-5, "{name} {cin} {n} {taps} {dilation} {rows}: {e:e}");
+                }
+            }
+        }
+    });
+    assert!(fused >= 30, "{fused} convolutions");
+}
