@@ -8,6 +8,7 @@ pub mod device;
 pub mod encode;
 mod error;
 mod g711;
+pub mod magnitude_mel;
 pub mod mel;
 pub mod output;
 pub mod resample;

@@ -24,9 +24,9 @@ const PRE_EMPHASIS: f32 = 0.97;
 
 /// One mel band: its first FFT bin and the weights from there on.
 #[derive(Clone, Debug)]
-struct Band {
-    first: usize,
-    weights: Vec<f32>,
+pub(crate) struct Band {
+    pub(crate) first: usize,
+    pub(crate) weights: Vec<f32>,
 }
 
 /// What turns windows into frames: the numbers, for whoever computes with them.
@@ -43,7 +43,7 @@ impl MelTables {
             let phase = std::f64::consts::TAU * i as f64 / (WINDOW - 1) as f64;
             (0.5 - 0.5 * phase.cos()) as f32
         };
-        Self { bands: slaney_bands(bins), window: (0..WINDOW).map(hann).collect() }
+        Self { bands: slaney_bands(bins, MEL_RATE, MEL_FFT), window: (0..WINDOW).map(hann).collect() }
     }
 
     /// The same with window and filters rounded to bf16, as some checkpoints keep them.
@@ -244,21 +244,21 @@ pub fn normalise_per_feature(mel: &mut [f32], bins: usize) {
 }
 
 /// Triangles evenly spaced on the Slaney mel scale from 0 Hz to half the rate, each of unit area.
-fn slaney_bands(bins: usize) -> Vec<Band> {
-    let nyquist = f64::from(MEL_RATE) / 2.0;
+pub(crate) fn slaney_bands(bins: usize, rate: u32, fft: usize) -> Vec<Band> {
+    let nyquist = f64::from(rate) / 2.0;
     let top = hz_to_mel(nyquist);
     let edges: Vec<f64> = (0..bins + 2).map(|i| mel_to_hz(top * i as f64 / (bins + 1) as f64)).collect();
     edges
         .windows(3)
         .map(|e| {
             let weight = |bin: usize| {
-                let hz = bin as f64 * f64::from(MEL_RATE) / MEL_FFT as f64;
+                let hz = bin as f64 * f64::from(rate) / fft as f64;
                 let triangle = ((hz - e[0]) / (e[1] - e[0])).min((e[2] - hz) / (e[2] - e[1]));
                 (triangle.max(0.0) * 2.0 / (e[2] - e[0])) as f32
             };
             let inside = |&bin: &usize| weight(bin) > 0.0;
-            let first = (0..=MEL_FFT / 2).find(inside).unwrap_or(0);
-            let weights = (first..=MEL_FFT / 2).take_while(inside).map(weight).collect();
+            let first = (0..=fft / 2).find(inside).unwrap_or(0);
+            let weights = (first..=fft / 2).take_while(inside).map(weight).collect();
             Band { first, weights }
         })
         .collect()

@@ -47,12 +47,44 @@ pub fn from_decoder(
     target_rate: u32,
     long: LongPrompt,
 ) -> Result<Vec<f32>, AudioError> {
-    let (rate, channels) = (decoder.sample_rate(), decoder.channels());
+    let rate = decoder.sample_rate();
     let enough = match long {
         LongPrompt::Keep => usize::MAX,
         // One sample more than fits says that there is more.
-        _ => MAX_PROMPT_SECONDS as usize * rate as usize + 1,
+        _ => longest(rate) + 1,
     };
+    let mono = read_mono(&mut decoder, enough)?;
+    Ok(prepare(&mono, rate, target_rate, long))
+}
+
+/// A recording at `target_rate` whose end is left as it is; one that is too long is cut inside a pause, or, where all of it
+/// is wanted, not given.
+pub fn as_it_is(
+    mut decoder: Decoder,
+    target_rate: u32,
+    may_cut: bool,
+) -> Result<Option<Vec<f32>>, AudioError> {
+    let rate = decoder.sample_rate();
+    let mono = read_mono(&mut decoder, longest(rate) + 1)?;
+    if mono.len() > longest(rate) && !may_cut {
+        return Ok(None);
+    }
+    let kept = &mono[..cut_on_pause(&mono, rate, longest(rate))];
+    Ok(Some(if rate == target_rate {
+        kept.to_vec()
+    } else {
+        resample_poly_like_scipy(kept, target_rate, rate)
+    }))
+}
+
+/// Samples of the longest prompt.
+fn longest(rate: u32) -> usize {
+    MAX_PROMPT_SECONDS as usize * rate as usize
+}
+
+/// The start of a recording: all of it, or the first samples that are `enough`.
+fn read_mono(decoder: &mut Decoder, enough: usize) -> Result<Vec<f32>, AudioError> {
+    let channels = decoder.channels();
     let mut mono = Vec::new();
     while let Some(block) = decoder.next_block()? {
         mix_to_mono(block, channels, &mut mono);
@@ -60,7 +92,7 @@ pub fn from_decoder(
             break;
         }
     }
-    Ok(prepare(&mono, rate, target_rate, long))
+    Ok(mono)
 }
 
 /// Ends a prompt on exactly 80 ms of silence: what is 35 dB below the loudest 20 ms at the end is cut, the

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use voce_audio::AudioError;
+use voce_models::codec::CodecError;
 use voce_models::dialogue::DialogueError;
-use voce_models::fastconformer;
 use voce_models::hearing::HearingError;
 use voce_models::pocket::ConfigError;
 use voce_models::speech::{SpeechError, VoiceError};
+use voce_models::{fastconformer, qwen};
 use voce_nn::WeightError;
 use voce_runtime::RuntimeError;
 use voce_text::{TextError, TokenizerError};
@@ -52,6 +53,14 @@ pub enum EngineError {
         /// What is wrong.
         source: fastconformer::ConfigError,
     },
+    /// A configuration of a snapshot cannot be read or run.
+    #[error("{path}: {source}")]
+    SpeechConfig {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        source: qwen::ConfigError,
+    },
     /// No recogniser was found.
     #[error(
         "{0}: no recogniser here: give a .nemo file, or a folder with config.json, model.safetensors and tokenizer.json"
@@ -80,6 +89,27 @@ pub enum EngineError {
         id: String,
         /// What such parts are called.
         title: &'static str,
+    },
+    /// A model whose codec cannot be used by itself, or that has none.
+    #[error(
+        "'{id}' is a {title} model, and its codec cannot be used by itself: give a Qwen3-TTS model or its speech_tokenizer folder"
+    )]
+    NoCodec {
+        /// The model.
+        id: String,
+        /// What such models are called.
+        title: &'static str,
+    },
+    /// Samples or codes that a codec cannot take.
+    #[error("{0}")]
+    Codec(#[from] CodecError),
+    /// A file that holds no codes.
+    #[error("{path}: {reason}: give a file with an integer tensor 'codes' of codebooks by frames")]
+    NoCodes {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// A file cannot be read.
     #[error("{path}: {source}")]
@@ -257,7 +287,11 @@ impl EngineError {
         match self {
             EngineError::Store(e) => e.code(),
             EngineError::Config { .. } | EngineError::NoConfig(_) => "bad_config",
-            EngineError::Recogniser { .. } | EngineError::NoRecogniser(_) => "bad_config",
+            EngineError::Recogniser { .. }
+            | EngineError::NoRecogniser(_)
+            | EngineError::SpeechConfig { .. } => "bad_config",
+            EngineError::NoCodec { .. } => "cannot_run",
+            EngineError::Codec(_) | EngineError::NoCodes { .. } => "bad_codes",
             EngineError::OtherTask { .. } => "other_task",
             EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",

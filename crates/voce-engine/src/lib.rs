@@ -37,6 +37,7 @@
 
 mod auto;
 pub mod breaker;
+pub mod codec;
 pub mod describe;
 mod device;
 mod error;

@@ -4,6 +4,7 @@
 //! tensors out.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod decoder;
 pub mod dialogue;
 mod digest;
@@ -11,6 +12,7 @@ pub mod fastconformer;
 pub mod hearing;
 pub mod mimi;
 pub mod pocket;
+pub mod qwen;
 pub mod saved;
 mod setters;
 pub mod speech;

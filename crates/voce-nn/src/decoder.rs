@@ -10,6 +10,7 @@ use voce_runtime::{
     Vector,
 };
 
+use crate::transformer::scaled;
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 
 /// Layers that a device begins with: enough to be busy while some hundred ops are recorded.
@@ -20,7 +21,7 @@ const ROPE_TABLE: usize = 4096;
 /// Whose names the tensors have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecoderNames {
-    /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`.
+    /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`; layer scales where there are any.
     Qwen3,
     /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`.
     Moshi,
@@ -119,13 +120,23 @@ fn joined(
 ) -> Result<Linear, WeightError> {
     let outputs = parts.iter().map(|p| p.1).sum();
     let l = l.clone();
-    Linear::load_with(&l.sub(name), "weight", outputs, inputs, formats.backbone, || {
+    let layer = Linear::load_with(&l.sub(name), "weight", outputs, inputs, formats.backbone, || {
         let mut values = Vec::with_capacity(outputs * inputs);
         for (part, rows) in parts {
             values.append(&mut l.tensor(part, &[*rows, inputs])?);
         }
         Ok(values)
-    })
+    })?;
+    let mut bias = Vec::new();
+    for (part, rows) in parts {
+        let own = part.strip_suffix(".weight").map(|part| l.optional(&format!("{part}.bias"), &[*rows]));
+        if let Some(own) = own.transpose()?.flatten() {
+            bias.resize(bias.len().max(outputs), 0.0);
+            let at: usize = parts.iter().take_while(|p| p.0 != *part).map(|p| p.1).sum();
+            bias[at..at + rows].copy_from_slice(&own);
+        }
+    }
+    Ok(if bias.is_empty() { layer } else { layer.with_bias(bias) })
 }
 
 impl Layer {
@@ -141,7 +152,7 @@ impl Layer {
                 true => Some([head("q_norm.weight")?, head("k_norm.weight")?]),
                 false => None,
             },
-            out: Linear::load(&attn.sub("o_proj"), c.hidden, q, formats.backbone)?,
+            out: scaled(l, "self_attn.o_proj", "self_attn_layer_scale", c.hidden, q, formats.backbone)?,
             norm2: l.tensor("post_attention_layernorm.weight", &[c.hidden])?.into(),
             gate_up: joined(
                 &mlp,
@@ -150,7 +161,7 @@ impl Layer {
                 c.hidden,
                 formats,
             )?,
-            down: Linear::load(&mlp.sub("down_proj"), c.hidden, c.ffn, formats.backbone)?,
+            down: scaled(l, "mlp.down_proj", "mlp_layer_scale", c.hidden, c.ffn, formats.backbone)?,
         })
     }
 

@@ -1,4 +1,4 @@
-//! A pre-norm streaming transformer: fused norm + projections, rotary attention over rings, GELU MLP.
+//! A pre-norm streaming transformer: fused norm + projections, rotary attention over rings, MLP.
 
 use voce_runtime::{
     Activation, AttentionOp, Buffer, Exec, Format, Gate, KvCache, KvFormat, KvSpec, Rope, RopeStyle, Span,
@@ -25,6 +25,12 @@ pub struct TransformerConfig {
     pub window: Option<usize>,
     /// Rotary period.
     pub period: f32,
+    /// Which values rotate together.
+    pub rope: RopeStyle,
+    /// Activation of the MLP.
+    pub act: Activation,
+    /// Of every norm.
+    pub eps: f32,
     /// Format of the projections.
     pub format: Format,
     /// Format of keys and values.
@@ -86,7 +92,7 @@ impl Transformer {
                 let l = l.sub("layers").sub(i);
                 let attn = l.sub("self_attn");
                 Ok(Layer {
-                    norm1: LayerNorm::load(&l.sub("norm1"), c.d_model, 1e-5)?,
+                    norm1: LayerNorm::load(&l.sub("norm1"), c.d_model, c.eps)?,
                     in_proj: Linear::load(&attn.sub("in_proj"), c.attn_dim + 2 * kv, c.d_model, c.format)?,
                     out_proj: scaled(
                         &l,
@@ -96,13 +102,13 @@ impl Transformer {
                         c.attn_dim,
                         c.format,
                     )?,
-                    norm2: LayerNorm::load(&l.sub("norm2"), c.d_model, 1e-5)?,
+                    norm2: LayerNorm::load(&l.sub("norm2"), c.d_model, c.eps)?,
                     linear1: Linear::load(&l.sub("linear1"), c.feedforward, c.d_model, c.format)?,
                     linear2: scaled(&l, "linear2", "layer_scale_2", c.d_model, c.feedforward, c.format)?,
                 })
             })
             .collect::<Result<_, WeightError>>()?;
-        let rope = Rope::new(RopeStyle::Interleaved, head, c.period, ROPE_TABLE);
+        let rope = Rope::new(c.rope, head, c.period, ROPE_TABLE);
         Ok(Self { config, layers, rope })
     }
 
@@ -185,7 +191,7 @@ impl Transformer {
             op.gate = Gate::Add;
             exec.linear(&op, x);
             let mut op = layer.linear1.op(&*x, rows);
-            (op.norm, op.act) = (layer.norm2.norm(), Activation::GeluTanh);
+            (op.norm, op.act) = (layer.norm2.norm(), self.config.act);
             let mut hidden = layer.linear2.rows_in(&mut state.hidden);
             exec.linear(&op, &mut hidden);
             let mut op = layer.linear2.op(&hidden, rows);
@@ -217,7 +223,7 @@ impl Transformer {
 }
 
 /// A linear with an optional layer scale multiplied into its rows.
-fn scaled(
+pub(crate) fn scaled(
     l: &Loader,
     name: &str,
     scale: &str,

@@ -31,7 +31,7 @@ pub use exec::{
     Sampling, Table, Tokens,
 };
 pub use exec::{Input, Output, ProductRows, Target};
-pub use exec::{MelFilters, MelOp, MelSpan, Staging};
+pub use exec::{MelFilters, MelOp, MelSpan, Snake, Staging};
 pub use isa::{CPU_ENV, Isa};
 pub use matrix::{Format, Matrix};
 pub use memory::{AlignedVec, WeightArena, return_large_blocks};

@@ -89,6 +89,11 @@ fn erf(x: f64) -> f64 {
     v.copysign(x)
 }
 
+/// `x + gain * sin(rate * x)^2`, with the product under the sine rounded as f32 has it.
+pub fn snake(x: f32, rate: f32, gain: f32) -> f64 {
+    f64::from(x) + f64::from(gain) * f64::from(x * rate).sin().powi(2)
+}
+
 /// Layer norm (`centred`) or RMS norm of a row, without parameters.
 pub fn norm(x: &[f64], eps: f64, centred: bool) -> Vec<f64> {
     let n = x.len() as f64;

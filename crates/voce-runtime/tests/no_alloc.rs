@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use voce_runtime::{
     Activation, AttentionOp, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Gate, Isa, KvCache,
-    KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Span, UpsampleOp, Vector,
+    KvFormat, KvSpec, LinearOp, Matrix, Modulation, Norm, Rope, RopeStyle, Snake, Span, UpsampleOp, Vector,
     WeightArena,
 };
 
@@ -85,6 +85,7 @@ struct Stack {
     norm: Vector,
     bias: Vector,
     kernel: Vector,
+    snake: Vector,
     rope: Rope,
     cache: KvCache,
     states: Vec<ConvState>,
@@ -117,6 +118,7 @@ impl Stack {
             norm: values(DIM).into(),
             bias: values(HIDDEN).into(),
             kernel: values(2 * STRIDE * DIM).into(),
+            snake: values(40).into(),
             rope: Rope::new(RopeStyle::Interleaved, HEAD, 10_000.0, 64),
             cache: KvCache::new(KvSpec {
                 layers: 1,
@@ -203,6 +205,7 @@ impl Stack {
         exec.conv(&conv(&*upsampled, wide, &self.convs[0], 7, 1, 1, false), &mut self.states[1], a);
         exec.conv(&conv(&*a, wide, &self.convs[1], 3, 1, 2, true), &mut self.states[2], b);
         exec.conv(&conv(&*b, wide, &self.convs[2], 2 * STRIDE, STRIDE, 1, false), &mut self.states[3], c);
+        exec.snake_in_place(Snake { rate: &self.snake, gain: &self.snake }, c, rows);
         exec.conv(&conv(&*c, spans, &self.convs[3], 2, 1, 1, false), &mut self.states[4], out);
     }
 }

@@ -22,7 +22,9 @@ fn fnv(bytes: impl IntoIterator<Item = u8>) -> String {
 }
 
 fn agrees(file: &str) {
-    let tokenizer = Tokenizer::from_file(fixture(file)).unwrap();
+    let path = fixture(file);
+    let loaded = if path.is_dir() { Tokenizer::from_folder(path) } else { Tokenizer::from_file(path) };
+    let tokenizer = loaded.unwrap();
     let name = file.split('.').next().unwrap();
     let expected = std::fs::read_to_string(fixture(&format!("{name}.ids"))).unwrap();
     let texts = texts();
@@ -74,6 +76,49 @@ agree! {
     json_prepend: "prepend.json",
     json_whitespace: "whitespace.json",
     json_bpe: "bpe_merges.json",
+    byte_level: "byte_level",
+}
+
+#[test]
+fn byte_level_ids_of_random_letters_are_those_of_the_package() {
+    let tokenizer = Tokenizer::from_folder(fixture("byte_level")).unwrap();
+    let lines = std::fs::read_to_string(fixture("byte_level_random.jsonl")).unwrap();
+    let mut seen = 0;
+    for line in lines.lines() {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(record["ids"].clone()).unwrap();
+        assert_eq!(tokenizer.encode(record["t"].as_str().unwrap()), ids, "{line}");
+        seen += 1;
+    }
+    assert_eq!(seen, 600);
+}
+
+#[test]
+fn byte_level_files_that_are_broken_are_named() {
+    let read = |name: &str| std::fs::read(fixture("byte_level").join(name)).unwrap();
+    let (vocab, merges, config) = (read("vocab.json"), read("merges.txt"), read("tokenizer_config.json"));
+    assert!(Tokenizer::from_byte_level(&vocab, &merges, &config).is_ok());
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let other = text(&config).replace("Qwen2Tokenizer", "LlamaTokenizer").into_bytes();
+    let moved = text(&config).replace("\"900\"", "\"7\"").into_bytes();
+    let spaced =
+        text(&config).replace("\"add_prefix_space\": false", "\"add_prefix_space\": true").into_bytes();
+    let fewer = text(&vocab).replace("\"Ġ\":", "\"ĠĠĠĠ\":").into_bytes();
+    let longer = [&merges[..], "nowhere at\n".as_bytes()].concat();
+    for (vocab, merges, config, says) in [
+        (&vocab, &merges, &other, "LlamaTokenizer"),
+        (&vocab, &merges, &moved, "<|endoftext|>"),
+        (&vocab, &merges, &spaced, "add_prefix_space"),
+        (&fewer, &merges, &config, "`Ġ`"),
+        (&vocab, &longer, &config, "merge"),
+        (&vocab, &b"\xff".to_vec(), &config, "merges.txt"),
+        (&b"[]".to_vec(), &merges, &config, "vocab.json"),
+    ] {
+        let error = Tokenizer::from_byte_level(vocab, merges, config).unwrap_err().to_string();
+        assert!(error.contains(says), "{error} should name {says}");
+    }
+    let error = Tokenizer::from_folder(fixture("nowhere")).unwrap_err().to_string();
+    assert!(error.contains("vocab.json"), "{error}");
 }
 
 #[test]
@@ -116,6 +161,11 @@ fn a_megabyte_without_a_space_is_encoded() {
             let text = unit.repeat(1_000_000 / unit.len());
             assert!(tokenizer.encode(&text).len() >= text.len() / 20, "{file} {unit}");
         }
+    }
+    let tokenizer = Tokenizer::from_folder(fixture("byte_level")).unwrap();
+    for unit in ["station", "日本", "\u{301}", " ", "\n", " \n", "!", "7"] {
+        let text = unit.repeat(1_000_000 / unit.len());
+        assert!(tokenizer.encode(&text).len() >= text.len() / 20, "{unit}");
     }
 }
 

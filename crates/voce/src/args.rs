@@ -8,6 +8,7 @@ use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
+use crate::codec::CodecCommand;
 use crate::demo::DemoArgs;
 use crate::device::DeviceArgs;
 use crate::embedded;
@@ -71,6 +72,9 @@ pub(crate) enum Command {
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),
+    /// Encode audio into codes and decode codes, with a model's codec alone
+    #[command(subcommand)]
+    Codec(CodecCommand),
     /// Fetch models
     Pull(PullArgs),
     /// List models
@@ -132,8 +136,8 @@ pub(crate) struct ModelArgs {
     /// built-in nano-voice]
     #[arg(short, long, env = "VOCE_MODEL")]
     pub(crate) model: Option<String>,
-    /// Language (english, fr, ...): short for the default family's model of that language, such as --model
-    /// pocket-french; wins over --model
+    /// Language (english, fr, ...): what a model of several languages is told; else short for the default family's model
+    /// of that language, such as --model pocket-french, and then wins over --model
     #[arg(short, long, env = "VOCE_LANGUAGE")]
     pub(crate) language: Option<String>,
 }
@@ -142,6 +146,7 @@ impl ModelArgs {
     /// The model's reference; the built-in voice is laid out if it is the one.
     pub(crate) fn reference(&self, store: &Store) -> Result<String, Failure> {
         let reference = match (&self.language, &self.model) {
+            (Some(_), Some(model)) if self.spoken(store).is_some() => model.clone(),
             (Some(language), _) => {
                 let family = catalogue::find(best_voice()).map_or("", |entry| entry.family.name());
                 format!("{family}-{}", language_name(&language.to_lowercase()))
@@ -154,6 +159,19 @@ impl ModelArgs {
         };
         embedded::provide(store, &reference)?;
         Ok(reference)
+    }
+
+    /// The language to tell the model that was named: one of another family than that whose languages are models of
+    /// their own.
+    pub(crate) fn spoken(&self, store: &Store) -> Option<String> {
+        let (language, model) = (self.language.as_ref()?, self.model.as_ref()?);
+        let own = catalogue::find(best_voice()).map(|entry| entry.family);
+        let other = match store.identify(model) {
+            Ok(identity) => Some(identity.family) != own,
+            // What is not there is told by its own name.
+            Err(_) => std::path::Path::new(model).components().count() > 1,
+        };
+        other.then(|| language_name(&language.to_lowercase()).to_owned())
     }
 }
 
@@ -172,6 +190,10 @@ fn language_name(code: &str) -> &str {
         "it" => "italian",
         "pt" => "portuguese",
         "nl" => "dutch",
+        "zh" => "chinese",
+        "ja" => "japanese",
+        "ko" => "korean",
+        "ru" => "russian",
         name => name,
     }
 }
@@ -241,6 +263,21 @@ pub(crate) struct SayArgs {
     /// Voice: a name, a .safetensors voice, or an audio file to clone
     #[arg(long, env = "VOCE_VOICE")]
     pub(crate) voice: Option<String>,
+    /// Audio file whose voice is cloned
+    #[arg(long, value_name = "CLIP", env = "VOCE_CLONE", conflicts_with = "voice")]
+    pub(crate) clone: Option<PathBuf>,
+    /// What is said in the clip, for models that go on from it
+    #[arg(long, value_name = "TEXT", env = "VOCE_CLONE_TEXT", requires = "clone")]
+    pub(crate) clone_text: Option<String>,
+    /// How to speak, in words ("warm, low, slow"), for models that take instructions
+    #[arg(long, value_name = "TEXT", env = "VOCE_INSTRUCT")]
+    pub(crate) instruct: Option<String>,
+    /// Where the text of a chunk stands, for models that know both: beside the frames or before them
+    #[arg(long, value_enum, env = "VOCE_TEXT_MODE")]
+    pub(crate) text_mode: Option<TextModeArg>,
+    /// Also write the codes of all frames, [codebooks, frames], to a .safetensors file
+    #[arg(long, value_name = "FILE", env = "VOCE_CODES")]
+    pub(crate) codes: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]
@@ -254,6 +291,15 @@ pub(crate) struct SayArgs {
     /// Chunks of a long text that run side by side
     #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 8)]
     pub(crate) lockstep: usize,
+}
+
+/// Where the text of a chunk stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextModeArg {
+    /// A token beside each frame: speech begins with the first words
+    Streaming,
+    /// All of it before the first frame
+    Whole,
 }
 
 /// How frames are drawn.
@@ -278,9 +324,30 @@ pub(crate) struct SamplingArgs {
     /// Frames after the end was seen (the model's guess unless given)
     #[arg(long, value_name = "N", env = "VOCE_FRAMES_AFTER_EOS")]
     pub(crate) frames_after_eos: Option<usize>,
-    /// Tokens per chunk of text
-    #[arg(long, value_name = "N", env = "VOCE_MAX_TOKENS", default_value_t = 50)]
-    pub(crate) max_tokens: usize,
+    /// Take the best of all that is drawn
+    #[arg(long, env = "VOCE_GREEDY", value_parser = FalseyValueParser::new())]
+    pub(crate) greedy: bool,
+    /// Draw from this many of the best tokens; 0 for all (the model's own unless given)
+    #[arg(long, value_name = "N", env = "VOCE_TOP_K")]
+    pub(crate) top_k: Option<usize>,
+    /// Draw from the fewest tokens that hold this probability (the model's own unless given)
+    #[arg(long, value_name = "P", env = "VOCE_TOP_P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Against tokens that were drawn before: 1 is none (the model's own unless given)
+    #[arg(long, value_name = "P", env = "VOCE_REPETITION_PENALTY", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Temperature of what a second network draws of each frame
+    #[arg(long, value_name = "T", env = "VOCE_FINE_TEMPERATURE", allow_negative_numbers = true)]
+    pub(crate) fine_temperature: Option<f32>,
+    /// --top-k of the second network
+    #[arg(long, value_name = "N", env = "VOCE_FINE_TOP_K")]
+    pub(crate) fine_top_k: Option<usize>,
+    /// --top-p of the second network
+    #[arg(long, value_name = "P", env = "VOCE_FINE_TOP_P", allow_negative_numbers = true)]
+    pub(crate) fine_top_p: Option<f32>,
+    /// Tokens per chunk of text (the model's own unless given)
+    #[arg(long, value_name = "N", env = "VOCE_MAX_TOKENS")]
+    pub(crate) max_tokens: Option<usize>,
     /// Exactly this many frames unless the end comes first
     #[arg(long, value_name = "N", env = "VOCE_MAX_FRAMES")]
     pub(crate) max_frames: Option<usize>,
@@ -291,6 +358,7 @@ pub(crate) struct SamplingArgs {
 #[command(after_help = "\
 Examples:
   voce voice add anna interview.mp3      clone a voice: mono or stereo, any rate, cut on a pause after 30 s
+  voce voice add anna short.wav --text \"What she says.\" --model qwen3-tts-1.7b-base
   voce voice export anna anna.safetensors")]
 pub(crate) enum VoiceCommand {
     /// Clone a voice from a clip and keep it under a name
@@ -299,6 +367,9 @@ pub(crate) enum VoiceCommand {
         name: String,
         /// Audio file, or a .safetensors voice
         clip: PathBuf,
+        /// What is said in the clip, for models that go on from it
+        #[arg(long, value_name = "TEXT", env = "VOCE_CLONE_TEXT")]
+        text: Option<String>,
         #[command(flatten)]
         how: CloneArgs,
     },

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use voce_engine::store::Store;
-use voce_engine::{Speaker, SpeakerOptions};
+use voce_engine::{Speaker, SpeakerOptions, describe};
 
 use crate::args::{CloneArgs, ModelArgs, VoiceCommand};
 use crate::console::{Console, bytes, table};
@@ -21,17 +21,26 @@ const MAX_HEADER: u64 = 1 << 20;
 pub(crate) fn run(console: Console, command: VoiceCommand) -> Outcome {
     let store = Store::from_env()?;
     match command {
-        VoiceCommand::Add { name, clip, how } => add(console, &store, &name, &clip, &how),
+        VoiceCommand::Add { name, clip, text, how } => {
+            add(console, &store, &name, &clip, text.as_deref(), &how)
+        }
         VoiceCommand::List { model } => list(console, &store, &model),
         VoiceCommand::Rm { names } => remove(console, &store, &names),
         VoiceCommand::Export { source, out, how } => export(console, &store, &source, &out, &how),
     }
 }
 
-fn add(console: Console, store: &Store, name: &str, clip: &Path, how: &CloneArgs) -> Outcome {
+fn add(
+    console: Console,
+    store: &Store,
+    name: &str,
+    clip: &Path,
+    text: Option<&str>,
+    how: &CloneArgs,
+) -> Outcome {
     let voices = store.voices();
     let path = voices.path(name)?;
-    let made = clone(console, store, clip, how)?;
+    let made = clone(console, store, clip, text, how)?;
     voices.create()?;
     whole_file::write(&path, &made)?;
     if console.json {
@@ -47,7 +56,13 @@ fn add(console: Console, store: &Store, name: &str, clip: &Path, how: &CloneArgs
 }
 
 /// The bytes of a voice cloned from an audio file, or read from a voice file and checked against the model.
-fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outcome<Vec<u8>> {
+fn clone(
+    console: Console,
+    store: &Store,
+    clip: &Path,
+    text: Option<&str>,
+    how: &CloneArgs,
+) -> Outcome<Vec<u8>> {
     if !clip.is_file() {
         return Err(Failure::failed(format!(
             "no such file: {}: give a clip or a voice file",
@@ -71,7 +86,7 @@ fn clone(console: Console, store: &Store, clip: &Path, how: &CloneArgs) -> Outco
         let path = std::path::absolute(clip).unwrap_or_else(|_| clip.to_owned());
         speaker.voice(&path.display().to_string())?
     } else {
-        speaker.clone_voice(clip, None)?
+        speaker.clone_voice(clip, text)?
     };
     interrupt::check()?;
     progress.finish_and_clear();
@@ -122,6 +137,13 @@ fn list(console: Console, store: &Store, model: &ModelArgs) -> Outcome {
         // Without a model on this machine there are only the user's own voices.
         Err(error) => console.note(&format!("no voices of a model: {error}")),
     }
+    // Speakers that are part of a model's weights have no files.
+    let speakers = describe(store, &reference).map(|model| model.values.get("speakers").cloned());
+    for name in speakers.ok().flatten().iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str)
+    {
+        let (name, model, path) = (name.to_owned(), Some(reference.clone()), PathBuf::new());
+        voices.push(Listed { name, from: "model", model, bytes: 0, path });
+    }
     if console.json {
         return console.json(&voices);
     }
@@ -153,7 +175,7 @@ fn export(console: Console, store: &Store, source: &str, out: &Path, how: &Clone
     let bytes = match ready {
         Some(path) => std::fs::read(&path)
             .map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?,
-        None if Path::new(source).is_file() => clone(console, store, source.as_ref(), how)?,
+        None if Path::new(source).is_file() => clone(console, store, source.as_ref(), None, how)?,
         None => {
             let mut known: Vec<String> = store.voices().list().into_iter().map(|v| v.name).collect();
             if let Ok(found) = store.find(&reference) {

@@ -3,11 +3,13 @@
 mod fastconformer;
 mod plain_tokenizer;
 mod pocket;
+mod qwen;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use voce_models::codec::Codec;
 use voce_models::hearing::Hearing;
 use voce_models::speech::Speech;
 use voce_nn::{PackedCache, Precision};
@@ -47,7 +49,8 @@ pub(crate) fn open_speech(
     identity.require(Task::Speech)?;
     match identity.family {
         Family::Pocket => pocket::open(store, reference, place, precision),
-        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(identity.not_yet()),
+        Family::Qwen => qwen::open(store, reference, place, precision),
+        Family::Kyutai | Family::FastConformer => Err(identity.not_yet()),
     }
 }
 
@@ -60,7 +63,8 @@ pub(crate) fn random_speech(
 ) -> Result<OpenedSpeech, EngineError> {
     match shape.family {
         Family::Pocket => pocket::random(shape, seed, place, precision),
-        Family::Kyutai | Family::Qwen | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
+        Family::Qwen => qwen::random(shape, seed, place, precision),
+        Family::Kyutai | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
     }
 }
 
@@ -99,6 +103,22 @@ pub(crate) fn random_hearing(
     }
 }
 
+/// Opens the codec of a model, or a codec by itself; a model without one says what it is.
+pub(crate) fn open_codec(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<Arc<dyn Codec>, EngineError> {
+    let identity = store.identify(reference)?;
+    match identity.family {
+        Family::Qwen => qwen::speech_tokenizer::open(store, reference, place, precision),
+        Family::Kyutai | Family::Pocket | Family::FastConformer => {
+            Err(EngineError::NoCodec { id: identity.id, title: identity.title })
+        }
+    }
+}
+
 /// Tells what a model on this machine is, without loading its weights.
 pub(crate) fn describe_files(
     description: &mut Description,
@@ -108,7 +128,8 @@ pub(crate) fn describe_files(
     match description.identity.family {
         Family::Pocket => pocket::describe::of_files(description, store, reference),
         Family::FastConformer => fastconformer::describe::of_files(description, store, reference),
-        Family::Kyutai | Family::Qwen => Err(description.identity.not_yet()),
+        Family::Qwen => qwen::describe::of_files(description, store, reference),
+        Family::Kyutai => Err(description.identity.not_yet()),
     }
 }
 
@@ -116,7 +137,11 @@ pub(crate) fn describe_files(
 pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Result<(), EngineError> {
     match entry.family {
         Family::Pocket => pocket::describe::of_entry(description, entry),
-        Family::FastConformer | Family::Kyutai | Family::Qwen => Ok(()),
+        Family::Qwen => {
+            qwen::describe::of_entry(description, entry);
+            Ok(())
+        }
+        Family::FastConformer | Family::Kyutai => Ok(()),
     }
 }
 
@@ -124,6 +149,10 @@ pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Re
 pub(crate) fn describe_shape(description: &mut Description, shape: &Shape) -> Result<(), EngineError> {
     match (shape.family, description.entry) {
         (Family::FastConformer, _) => fastconformer::describe::of_shape(description, shape.name),
+        (Family::Qwen, _) => {
+            qwen::describe::of_shape(description, shape.name);
+            Ok(())
+        }
         (_, Some(entry)) => describe_entry(description, entry),
         (_, None) => Ok(()),
     }

@@ -242,9 +242,11 @@ impl CodecStage {
         self.pulse.end(Stage::Codec, took, frames, self.spans.iter().map(|s| s.slot));
         let now = Instant::now();
         let mut at = 0;
+        let mut frames_of = self.frames.drain(..);
         for (span, words) in self.spans.iter().zip(self.words.drain(..)) {
             let mut samples = audio[at..at + span.rows * self.frame_size].to_vec();
             at += samples.len();
+            let codes = frames_of.by_ref().take(span.rows).filter_map(Frame::codes).collect();
             let Some(s) = &mut self.slots[span.slot] else { continue };
             if s.decoded == 0 {
                 fade_in(&mut samples, self.fade_in);
@@ -258,9 +260,10 @@ impl CodecStage {
                     st.codec_span.add(end, took, share);
                 });
             }
-            let chunk = AudioChunk { samples, words };
+            let chunk = AudioChunk { samples, words, codes };
             self.held.push(Decoded { slot: span.slot, job: s.job, order: s.order, chunk });
         }
+        drop(frames_of);
         if exec.shares_memory() {
             self.hand_over();
         }

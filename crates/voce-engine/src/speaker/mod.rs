@@ -22,7 +22,8 @@ pub use options::{Overlap, SpeakerInfo, SpeakerOptions};
 pub use stream::{AudioChunk, SpeakStats, SpeechStream};
 pub use text::{HungUp, TextSender};
 pub use voce_models::speech::{
-    MAX_FRAMES, MAX_STEPS, MAX_TOKENS, SpeakRequest, SpokenWord, Voice, VoiceChoice,
+    FineSampling, MAX_FRAMES, MAX_STEPS, MAX_TOKENS, MODEL_TOKENS, SpeakRequest, SpokenWord, TextMode, Voice,
+    VoiceChoice,
 };
 
 use crate::EngineError;
@@ -142,6 +143,7 @@ impl Speaker {
             stages: kind.stages.clone(),
             temperature: kind.temperature,
             languages: kind.languages.clone(),
+            instructions: speech.takes_instructions(),
         };
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let pulse = Pulse::new(Duration::from_secs_f64(kind.frame_seconds()), 2);

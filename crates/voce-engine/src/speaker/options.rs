@@ -110,4 +110,6 @@ pub struct SpeakerInfo {
     pub temperature: f32,
     /// Languages of the model, in lower-case English; empty where nobody knows.
     pub languages: Vec<String>,
+    /// Whether it can be told in words how to speak.
+    pub instructions: bool,
 }

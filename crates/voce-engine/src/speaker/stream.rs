@@ -24,6 +24,8 @@ pub struct AudioChunk {
     /// Words that this audio begins or completes, with times that count from the request's first sample; none from
     /// models that do not tell them.
     pub words: Vec<SpokenWord>,
+    /// The codes of each frame that this audio was made of; none from models that speak in other frames.
+    pub codes: Vec<Vec<u32>>,
 }
 
 /// What waits for a reader. Silence takes no memory until it is read.
@@ -55,7 +57,7 @@ impl Sound {
     fn read(self) -> AudioChunk {
         match self {
             Self::Audio(chunk) => chunk,
-            Self::Silence(samples) => AudioChunk { samples: vec![0.0; samples], words: Vec::new() },
+            Self::Silence(samples) => AudioChunk { samples: vec![0.0; samples], ..AudioChunk::default() },
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use voce_audio::voice_prompt::{LongPrompt, from_decoder};
+use voce_audio::voice_prompt::{LongPrompt, MAX_PROMPT_SECONDS, as_it_is, from_decoder};
 use voce_audio::{DecodeLimits, Decoder, Source};
-use voce_models::speech::{Voice, VoiceChoice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
+use voce_models::speech::{ClipRules, Voice, VoiceChoice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::Exec;
 
@@ -46,7 +46,7 @@ impl Speaker {
             lock(&self.known).insert(name.to_owned(), voice.clone());
             return Ok(voice);
         }
-        if self.speech.info().speakers.iter().any(|s| s == name) {
+        if self.speech.info().speakers.iter().any(|s| s.eq_ignore_ascii_case(name)) {
             return self.make_voice(name, VoiceSource::Name(name));
         }
         let kept = self.store.as_ref().and_then(|store| store.voices().find(name).ok());
@@ -65,8 +65,8 @@ impl Speaker {
         self.make_voice(name, VoiceSource::Tensors(&file))
     }
 
-    /// Clones a voice from an audio file of up to 30 s; longer ones are cut at a pause. `text` is what is said in it,
-    /// for models that use it.
+    /// Clones a voice from an audio file of up to 30 s; longer ones are cut at a pause, or refused where `text`, what is
+    /// said in it, would not fit a part of it.
     pub fn clone_voice(&self, path: &Path, text: Option<&str>) -> Result<Voice, EngineError> {
         let name = path.display().to_string();
         // A model that cannot clone says so before anybody reads audio.
@@ -76,7 +76,17 @@ impl Speaker {
         let source = Source::file(path).map_err(wrap)?;
         let decoder = Decoder::open(source, extension, &DecodeLimits::default()).map_err(wrap)?;
         let rate = self.info.sample_rate as u32;
-        let samples = from_decoder(decoder, rate, LongPrompt::CutOnPause).map_err(wrap)?;
+        let samples = match self.speech.clip_rules(text) {
+            ClipRules::EndOnPause => from_decoder(decoder, rate, LongPrompt::CutOnPause).map_err(wrap)?,
+            rules => {
+                let samples = as_it_is(decoder, rate, rules == ClipRules::AsItIs).map_err(wrap)?;
+                samples.ok_or_else(|| EngineError::BadRequest {
+                    what: "recording",
+                    value: format!("longer than {MAX_PROMPT_SECONDS} s"),
+                    rule: "cut it and its text, or leave the text out",
+                })?
+            }
+        };
         self.faults.pass(FaultPoint::Clone);
         self.make_voice(&name, VoiceSource::Clip { samples: &samples, text })
     }

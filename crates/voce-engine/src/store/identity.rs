@@ -19,7 +19,8 @@ const MAX_PEEK: u64 = 4 << 20;
 const MAX_NAME: usize = 40;
 
 /// What this build can run; each family adds its line.
-const RUNS: [(Family, Task); 2] = [(Family::Pocket, Task::Speech), (Family::FastConformer, Task::Hearing)];
+const RUNS: [(Family, Task); 3] =
+    [(Family::Pocket, Task::Speech), (Family::Qwen, Task::Speech), (Family::FastConformer, Task::Hearing)];
 
 /// A kind of model that is known by name, whether it can be run or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::tempdir;
-use voce_engine::store::catalogue::{self, Extra, Files};
+use voce_engine::store::catalogue::{self, Extra, Files, Source};
 use voce_engine::store::{Entry, Family, HubFile, Origin, Reference, RepoId, Store, Task};
 
 use crate::hub::{REPO, etag_of, settings};
@@ -60,6 +60,13 @@ fn voice(entry: &Entry, name: &str) -> HubFile {
 fn catalogue_is_sound() {
     let mut names = std::collections::BTreeSet::new();
     for entry in catalogue::entries().filter(|entry| entry.task == Task::Speech) {
+        if let Source::Repo(repo) = &entry.source {
+            assert_eq!(repo.name.to_lowercase().replace("-12hz", ""), entry.alias);
+            let own = entry.voices.is_some_and(|voices| voices.names.contains(&voices.default));
+            assert_eq!(own, entry.alias.ends_with("customvoice"));
+            assert_eq!((entry.languages.len(), entry.family), (10, Family::Qwen));
+            continue;
+        }
         let Extra::Pocket(pocket) = entry.extra else { panic!("{}", entry.alias) };
         assert_eq!(entry.alias, format!("pocket-{}", pocket.config.replace('_', "-")));
         for name in std::iter::once(&entry.alias).chain(entry.also) {
@@ -79,7 +86,7 @@ fn catalogue_is_sound() {
             );
         }
     }
-    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Speech).count(), 27);
+    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Speech).count(), 32);
     assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Hearing).count(), 16);
     assert_eq!(catalogue::near("pocket-frensh")[0], "pocket-french");
 }

@@ -2,12 +2,16 @@
 //!
 //! Nothing of a frame comes to the host until it is asked for: every draw's token is looked up where it was drawn.
 
-use voce_nn::{Decoder, DecoderNames, Formats, Linear, Loader, WeightError};
+use std::time::Instant;
+
+use voce_nn::{Decoder, DecoderNames, Formats, Linear, Loader, Watch, WeightError};
 use voce_runtime::{
-    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, SampleOp, SampleRow, SampledRows, Sampling, Span, Table,
+    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, Gate, SampleOp, SampleRow, SampledRows, Sampling,
+    Span, Table,
 };
 
 use super::state::PredictorState;
+use super::text::TextLayers;
 use super::{FrameConfig, FrameShape, FrameState, PredictorConfig};
 
 /// Rows of a table that are projected at once.
@@ -41,6 +45,8 @@ pub struct FrameDecoder {
     head: Linear,
     /// Embeddings of every token of a frame, in the order of its columns.
     tables: Vec<Table>,
+    /// The last of the given tokens, where it goes through layers of its own.
+    text: Option<TextLayers>,
     predictor: Option<Predictor>,
 }
 
@@ -72,14 +78,25 @@ impl FrameDecoder {
                 tables.push(l.sub("emb").sub(i).table("weight", rows, width, embedding)?);
             }
         }
-        assert_eq!(tables.len(), config.columns(), "embeddings of every token");
+        assert!(tables.len() <= config.columns(), "embeddings of the tokens");
         Ok(Self {
+            text: None,
             decoder: Decoder::load(&layers, config.decoder, formats)?,
             head: Linear::load(&head, config.vocab, width, formats.linear)?,
             tables,
             predictor,
             config: config.clone(),
         })
+    }
+
+    /// The same model, whose last given token goes through layers of its own.
+    pub fn with_text(mut self, text: TextLayers) -> Self {
+        self.text = Some(text);
+        self
+    }
+
+    pub(super) fn text(&self) -> Option<&TextLayers> {
+        self.text.as_ref()
     }
 
     /// Its shape.
@@ -116,25 +133,58 @@ impl FrameDecoder {
     /// One frame of the rows' streams. Their tokens are read by [`FrameState::tokens`].
     pub fn step(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
         let slots: Vec<usize> = rows.iter().map(|r| r.slot).collect();
+        self.embed_rows(exec, state, &slots, false);
+        self.step_embedded(exec, state, rows, None);
+    }
+
+    /// Sums of the embeddings of `rows`' tokens, or of a prompt's, in the first rows of `x`.
+    pub(super) fn embed_rows(&self, exec: &mut Exec, state: &mut FrameState, rows: &[usize], prompt: bool) {
+        let columns = self.tables.len() + usize::from(self.text.is_some());
+        assert_eq!(columns, self.config.columns(), "embeddings of every token");
         let parts: Vec<EmbedPart<'_>> =
             self.tables.iter().enumerate().map(|(column, table)| EmbedPart { table, column }).collect();
-        let place = EveryRow::default();
-        exec.embed(&EmbedOp { parts: &parts, tokens: &state.tokens, slots: &slots, place }, &mut state.x);
-        self.step_embedded(exec, state, rows);
+        let (tokens, place) = (if prompt { &state.prompt } else { &state.tokens }, EveryRow::default());
+        exec.embed(&EmbedOp { parts: &parts, tokens, slots: rows, place }, &mut state.x);
+        if let Some((text, of)) = self.text.as_ref().zip(state.text.as_mut()) {
+            text.run(exec, of, tokens, columns - 1, rows, Gate::Add, &mut state.x);
+        }
     }
 
     /// As [`FrameDecoder::step`], from embeddings that the caller made: the first rows of `x`.
     pub fn step_from(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow], x: &Buffer) {
         exec.copy_head(x, 0, &mut state.x, rows.len());
-        self.step_embedded(exec, state, rows);
+        self.step_embedded(exec, state, rows, None);
     }
 
-    fn step_embedded(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
+    /// As [`FrameDecoder::step`], showing the logits of every draw as it comes, row by row.
+    pub fn step_watched(
+        &self,
+        exec: &mut Exec,
+        state: &mut FrameState,
+        rows: &[FrameRow],
+        watch: &mut dyn FnMut(usize, &[f32]),
+    ) {
+        let slots: Vec<usize> = rows.iter().map(|r| r.slot).collect();
+        self.embed_rows(exec, state, &slots, false);
+        self.step_embedded(exec, state, rows, Some(watch));
+    }
+
+    fn step_embedded(
+        &self,
+        exec: &mut Exec,
+        state: &mut FrameState,
+        rows: &[FrameRow],
+        mut watch: Watch<'_>,
+    ) {
         let spans: Vec<Span> = rows.iter().map(|r| Span { slot: r.slot, rows: 1 }).collect();
         self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder);
         let mut head = self.head.op(&state.x, rows.len());
         head.norm = self.decoder.norm();
         exec.linear(&head, &mut state.logits);
+        if let Some(watch) = &mut watch {
+            exec.fetch(&mut state.logits, rows.len());
+            watch(0, state.logits.head(rows.len()));
+        }
         let drawn = self.config.drawn() as u32;
         let frames = &state.frames;
         let row = |r: &FrameRow, column: u32| SampleRow {
@@ -152,10 +202,15 @@ impl FrameDecoder {
         let history = Some(&mut state.history);
         let op = SampleOp { logits: state.logits.view(), rows: &first, column: 0, history, next };
         exec.sample(op, &mut state.tokens);
+        state.halfway = Instant::now();
         if let Some((p, s)) = predictor {
             p.enter(exec, &self.decoder, &mut state.x, s, rows.len());
             for token in 0..p.heads.len() {
                 p.pass(exec, s, &spans, token);
+                if let Some(watch) = &mut watch {
+                    exec.fetch(&mut s.logits, rows.len());
+                    watch(token + 1, s.logits.head(rows.len()));
+                }
                 let drawn: Vec<SampleRow> = rows.iter().map(|r| row(r, token as u32 + 1)).collect();
                 let next = p.inputs.get(token + 1).map(|table| SampledRows {
                     table,
@@ -175,12 +230,19 @@ impl FrameDecoder {
     /// Bytes of weights that a frame reads: the layers, the predictor's once per pass, heads, one embedding per token.
     pub fn bytes(&self, rows: usize) -> usize {
         let lookups: usize = self.tables.iter().map(Table::row_bytes).sum();
-        let predictor = self.predictor.as_ref().map_or(0, |p| {
-            let heads: usize = p.heads.iter().map(Linear::bytes).sum();
-            let projection = p.projection.as_ref().map_or(0, Linear::bytes);
-            p.decoder.bytes() * p.heads.len() + heads + projection
-        });
-        self.decoder.bytes() + self.head.bytes() + predictor + rows * lookups
+        let predictor = self.predictor_bytes();
+        let text = self.text.as_ref().map_or(0, TextLayers::bytes);
+        self.decoder.bytes() + self.head.bytes() + predictor + text + rows * lookups
+    }
+
+    /// Bytes of weights that the predictor's passes of a frame read.
+    pub fn predictor_bytes(&self) -> usize {
+        self.predictor.as_ref().map_or(0, Predictor::bytes)
+    }
+
+    /// Multiply-adds of the predictor's passes of one stream's frame, attention not counted.
+    pub fn predictor_macs(&self) -> usize {
+        self.predictor.as_ref().map_or(0, Predictor::macs)
     }
 
     /// Bytes of keys and values that one stream's frame reads when it sees so many positions.
@@ -201,17 +263,24 @@ impl FrameDecoder {
 
     /// Multiply-adds of one stream's frame, attention not counted.
     pub fn macs(&self) -> usize {
-        let predictor = self.predictor.as_ref().map_or(0, |p| {
-            let heads: usize = p.heads.iter().map(Linear::macs).sum();
-            let projection = p.projection.as_ref().map_or(0, Linear::macs);
-            // The first pass has two rows.
-            p.decoder.macs() * (p.heads.len() + 1) + heads + projection
-        });
-        self.decoder.macs() + self.head.macs() + predictor
+        let text = self.text.as_ref().map_or(0, TextLayers::macs);
+        self.decoder.macs() + self.head.macs() + text + self.predictor_macs()
     }
 }
 
 impl Predictor {
+    fn bytes(&self) -> usize {
+        let heads: usize = self.heads.iter().map(Linear::bytes).sum();
+        self.decoder.bytes() * self.heads.len() + heads + self.projection.as_ref().map_or(0, Linear::bytes)
+    }
+
+    fn macs(&self) -> usize {
+        let heads: usize = self.heads.iter().map(Linear::macs).sum();
+        let projection = self.projection.as_ref().map_or(0, Linear::macs);
+        // The first pass has two rows.
+        self.decoder.macs() * (self.heads.len() + 1) + heads + projection
+    }
+
     /// Positions that the passes of a frame see between them.
     fn seen(&self) -> usize {
         (1..=self.heads.len() + 1).sum()
@@ -227,6 +296,9 @@ impl Predictor {
         tables: &mut Vec<Table>,
     ) -> Result<Self, WeightError> {
         let l = talker.sub("code_predictor");
+        // Fifteen passes of few bits would add up what they lose, and its layers stay in caches as they are.
+        let backbone = if formats.backbone == Format::Int4 { formats.linear } else { formats.backbone };
+        let formats = Formats { backbone, ..formats };
         let (outer, inner) = (config.decoder.hidden, c.decoder.hidden);
         let projection = match outer == inner {
             true => None,

@@ -3,10 +3,14 @@
 
 mod config;
 mod frames;
+mod prompts;
 mod random;
 mod state;
+mod text;
 
 pub use config::{FrameConfig, PredictorConfig, SHAPES};
 pub use frames::{FrameDecoder, FrameRow};
+pub use prompts::FramePrompt;
 pub use random::random_weights;
 pub use state::{FrameShape, FrameState};
+pub use text::{TextLayers, TextShape};

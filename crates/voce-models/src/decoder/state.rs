@@ -1,10 +1,13 @@
 //! What streams of a frame decoder keep between frames, and the buffers of a step.
 
+use std::time::Instant;
+
 use voce_nn::{DecoderState, TransformerShape};
 use voce_runtime::cuda::CudaError;
 use voce_runtime::{Buffer, Exec, KvCache, KvSpec, Tokens};
 
 use super::FrameDecoder;
+use super::text::TextState;
 
 /// How large a state is to be.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +16,7 @@ pub struct FrameShape {
     pub slots: usize,
     /// Positions kept, for models without a window.
     pub positions: usize,
-    /// Rows that a prefill may take at once.
+    /// Rows that a prefill may take at once, of one slot or of several.
     pub prefill: usize,
 }
 
@@ -33,12 +36,20 @@ pub struct FrameState {
     pub(super) predictor: Option<PredictorState>,
     pub(super) tokens: Tokens,
     pub(super) history: Tokens,
+    /// Of tokens that go through layers of their own.
+    pub(super) text: Option<TextState>,
+    /// Tokens of the rows of a prompt.
+    pub(super) prompt: Tokens,
+    /// Vectors that are added to rows of prompts, and those rows.
+    pub(super) vectors: Buffer,
+    pub(super) picked: Buffer,
     pub(super) x: Buffer,
     pub(super) logits: Buffer,
     /// Frames that each slot has had.
     pub(super) frames: Vec<u32>,
     /// Rows that a slot may take at once.
     pub(super) prefill: usize,
+    pub(super) halfway: Instant,
 }
 
 impl FrameState {
@@ -69,10 +80,15 @@ impl FrameState {
             predictor,
             tokens: Tokens::new(slots, c.columns(), u32::MAX),
             history: Tokens::history(slots, c.vocab),
+            text: model.text().map(|text| text.state(rows)),
+            prompt: Tokens::new(rows, c.columns(), u32::MAX),
+            vectors: Buffer::new(slots, c.decoder.hidden),
+            picked: Buffer::new(slots, c.decoder.hidden),
             x: Buffer::new(rows, c.decoder.hidden),
             logits: Buffer::new(slots, c.vocab),
             frames: vec![0; slots],
             prefill,
+            halfway: Instant::now(),
         }
     }
 
@@ -80,6 +96,11 @@ impl FrameState {
     pub fn reserve(&mut self, exec: &mut Exec) -> Result<(), CudaError> {
         exec.reserve_cache(&mut self.decoder.cache)?;
         self.predictor.as_mut().map_or(Ok(()), |p| exec.reserve_cache(&mut p.decoder.cache))
+    }
+
+    /// Positions that a slot has room for; models with a window forget instead.
+    pub fn capacity(&self) -> usize {
+        self.decoder.cache.spec().capacity
     }
 
     /// The next position of a slot.
@@ -95,11 +116,19 @@ impl FrameState {
 
     /// Begins a stream in a slot.
     pub fn start(&mut self, exec: &mut Exec, slot: usize) {
-        self.decoder.cache.reset(slot);
-        self.frames[slot] = 0;
-        exec.forget(&mut self.history, slot);
         let none = vec![u32::MAX; self.tokens.cols()];
-        exec.set_tokens(&mut self.tokens, &[slot], 0, &none);
+        self.start_all(exec, &[slot], &none);
+    }
+
+    /// Begins streams in slots; `rows` has the tokens that each goes on from.
+    pub(super) fn start_all(&mut self, exec: &mut Exec, slots: &[usize], rows: &[u32]) {
+        for &slot in slots {
+            self.decoder.cache.reset(slot);
+            self.frames[slot] = 0;
+        }
+        let none = vec![0; slots.len() * self.history.cols()];
+        exec.set_tokens(&mut self.history, slots, 0, &none);
+        exec.set_tokens(&mut self.tokens, slots, 0, rows);
     }
 
     /// Sets tokens of slots from `column` on, as many for each: what is given from outside, or a frame to go on from.
@@ -111,6 +140,11 @@ impl FrameState {
     pub fn tokens(&mut self, exec: &mut Exec) -> &Tokens {
         exec.fetch_tokens(&mut self.tokens);
         &self.tokens
+    }
+
+    /// When a step on the host had drawn the first token of its frame.
+    pub fn halfway(&self) -> Instant {
+        self.halfway
     }
 
     /// Logits of the last step's rows, to look at.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use voce_nn::TransformerConfig;
-use voce_runtime::{Format, KvFormat};
+use voce_runtime::{Activation, Format, KvFormat, RopeStyle};
 
 /// What stands before the first sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -83,6 +83,9 @@ impl CodecTransformerConfig {
             layers: self.num_layers,
             window: Some(self.context),
             period: self.max_period,
+            rope: RopeStyle::Interleaved,
+            act: Activation::GeluTanh,
+            eps: 1e-5,
             format,
             kv,
         }

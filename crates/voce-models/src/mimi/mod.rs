@@ -7,4 +7,5 @@ mod seanet;
 
 pub use config::{CodecTransformerConfig, MimiConfig, PadMode, QuantizerConfig, SeanetConfig};
 pub use decoder::{LatentScale, MimiDecoder, MimiDecoderState, Stage, StageWatch};
+pub(crate) use encoder::EncoderParts;
 pub use encoder::{MimiEncoder, MimiEncoderState};

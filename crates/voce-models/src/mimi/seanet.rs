@@ -103,7 +103,8 @@ impl Seanet {
         SeanetState { convs, buffers, hidden, made, at_made: None, spans: Vec::new() }
     }
 
-    /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`].
+    /// Runs over the spans' rows of [`SeanetState::input`]; the result is [`SeanetState::output`]. Of one span alone a
+    /// stride may take a part: zeros follow its last row.
     pub(super) fn run(&self, exec: &mut Exec, spans: &[Span], state: &mut SeanetState, watch: Watch<'_>) {
         self.run_from(exec, None, spans, state, watch);
     }
@@ -130,6 +131,15 @@ impl Seanet {
             match stage {
                 Stage::Conv(pre, c) => {
                     let [x, out] = pair(buffers, at);
+                    if let [span] = &mut now[..]
+                        && !span.rows.is_multiple_of(c.config().stride)
+                    {
+                        let whole = span.rows.next_multiple_of(c.config().stride);
+                        let x = kept.as_mut().unwrap_or(x);
+                        let short: Vec<usize> = (span.rows..whole).collect();
+                        exec.set_rows(x, &short, &vec![0.0; short.len() * x.cols()]);
+                        span.rows = whole;
+                    }
                     let x = from.take().or(kept.as_ref()).unwrap_or(x);
                     c.run(exec, x, ConvIo { spans: now, pre: *pre, add: false }, &mut convs[0], out);
                     now.iter_mut().for_each(|s| s.rows /= c.config().stride);

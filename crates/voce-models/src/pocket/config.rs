@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use voce_nn::{Formats, TransformerConfig};
+use voce_runtime::{Activation, RopeStyle};
 use voce_text::prompt::PromptRules;
 
 use crate::mimi::MimiConfig;
@@ -231,6 +232,9 @@ impl PocketConfig {
             layers: t.num_layers,
             window: None,
             period: t.max_period,
+            rope: RopeStyle::Interleaved,
+            act: Activation::GeluTanh,
+            eps: 1e-5,
             format: f.backbone,
             kv: f.kv,
         }

@@ -14,8 +14,8 @@ use super::vocoder::PocketVocoder;
 use super::voice::{Voice as Past, VoiceEncoder};
 use crate::mimi::MimiDecoder;
 use crate::speech::{
-    Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder, VocoderRoom, Voice, VoiceChoice,
-    VoiceError, VoiceSource, VoiceTensor,
+    MODEL_TOKENS, Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder, VocoderRoom, Voice,
+    VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
 };
 use crate::stage::{Per, StageInfo};
 
@@ -23,6 +23,8 @@ use crate::stage::{Per, StageInfo};
 const NAME: &str = "Pocket TTS";
 /// The language that numbers and abbreviations are read out in.
 const ENGLISH: &str = "english";
+/// Tokens of a passage unless a request says otherwise.
+const PASSAGE_TOKENS: usize = 50;
 /// A passage rises from silence in this part of a second.
 const FADE: usize = 200;
 /// Frames that the codec decodes together once a stream is ahead of playback.
@@ -106,6 +108,9 @@ impl Pocket {
         if request.instruct.is_some() {
             return unsupported("instruction");
         }
+        if let Some(option) = request.token_option() {
+            return unsupported(option);
+        }
         match (&request.language, self.info.languages.first()) {
             (None, _) => {}
             (Some(_), None) => return unsupported("language"),
@@ -138,7 +143,10 @@ impl Speech for Pocket {
         Ok(Box::new(PocketScript {
             tokenizer: self.tokenizer.clone(),
             rules: self.rules.clone(),
-            max_tokens: request.max_tokens,
+            max_tokens: match request.max_tokens {
+                MODEL_TOKENS => PASSAGE_TOKENS,
+                most => most,
+            },
             english: request.normalize && english,
             frames_after_eos: request.frames_after_eos.or(self.config.model_recommended_frames_after_eos),
             sentences: SentenceStream::new(),
@@ -186,13 +194,14 @@ impl Speech for Pocket {
     }
 
     fn fits(&self, voice: &Voice) -> bool {
-        let Voice::Past(voice) = voice;
-        voice.fits(&self.lm)
+        matches!(voice, Voice::Past(voice) if voice.fits(&self.lm))
     }
 
     fn export(&self, exec: &mut Exec, voice: &Voice) -> Result<Vec<VoiceTensor>, VoiceError> {
-        let Voice::Past(voice) = voice;
-        Ok(voice.export(exec))
+        match voice {
+            Voice::Past(voice) => Ok(voice.export(exec)),
+            Voice::Prompt(_) => Err(VoiceError::Other("it is one of another family".into())),
+        }
     }
 }
 

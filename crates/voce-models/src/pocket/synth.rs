@@ -188,7 +188,7 @@ impl Synth for PocketSynth {
         let limits: Vec<usize> = guesses.collect();
         let past = |prompt: &Prompt| match &prompt.voice {
             Some(Voice::Past(voice)) => voice.clone(),
-            None => self.nobody.clone(),
+            Some(Voice::Prompt(_)) | None => self.nobody.clone(),
         };
         let voices: Vec<Arc<Past>> = prompts.iter().map(past).collect();
         let positions = prompts.iter().zip(&limits).zip(&voices).map(|((p, &guess), voice)| {
@@ -198,10 +198,14 @@ impl Synth for PocketSynth {
         self.make_room(exec, positions.max().unwrap_or(1))?;
         for (prompt, guess) in prompts.iter().zip(limits) {
             let request = &prompt.request;
+            let temperature = match request.greedy {
+                true => 0.0,
+                false => request.temperature.unwrap_or(self.defaults.temperature),
+            };
             self.slots[prompt.slot] = Some(Slot {
                 noise: Noise::new(request.seed, prompt.number),
                 drawn: Vec::new(),
-                std: request.temperature.unwrap_or(self.defaults.temperature).sqrt(),
+                std: temperature.sqrt(),
                 noise_clamp: request.noise_clamp,
                 steps: request.steps,
                 eos_threshold: request.eos_threshold.unwrap_or(self.defaults.eos_threshold),

@@ -15,8 +15,11 @@ use voce_text::TextError;
 
 use crate::stage::StageInfo;
 
-pub use request::{MAX_FRAMES, MAX_STEPS, MAX_TOKENS, SpeakRequest, VoiceChoice};
-pub use voice::{Voice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
+pub use request::{
+    FineSampling, MAX_FRAMES, MAX_PENALTY, MAX_STEPS, MAX_TOKENS, MAX_TOP_K, MODEL_TOKENS, SpeakRequest,
+    TextMode, VoiceChoice,
+};
+pub use voice::{ClipRules, Voice, VoiceData, VoiceError, VoiceSource, VoiceTensor};
 
 /// Weights that speak.
 pub trait Speech: Send + Sync {
@@ -32,11 +35,22 @@ pub trait Speech: Send + Sync {
     /// The state of `slots` passages side by side, from frames to samples.
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder>;
 
+    /// Whether requests can say in words how to speak.
+    fn takes_instructions(&self) -> bool {
+        false
+    }
+
     /// Tokens that a text is.
     fn count_tokens(&self, text: &str) -> usize;
 
     /// Whether a recording can be cloned, with or without what is said in it: the error says what is missing.
     fn can_clone(&self, text: Option<&str>) -> Result<(), VoiceError>;
+
+    /// How a recording is prepared before it is cloned.
+    fn clip_rules(&self, text: Option<&str>) -> ClipRules {
+        let _ = text;
+        ClipRules::EndOnPause
+    }
 
     /// A voice.
     fn voice(&self, exec: &mut Exec, from: VoiceSource<'_>) -> Result<Voice, VoiceError>;
@@ -168,6 +182,16 @@ pub enum Frame {
     Latent(Vec<f32>),
     /// A code of each codebook.
     Codes(Vec<u32>),
+}
+
+impl Frame {
+    /// Its codes, if it is made of them.
+    pub fn codes(self) -> Option<Vec<u32>> {
+        match self {
+            Self::Codes(codes) => Some(codes),
+            Self::Latent(_) => None,
+        }
+    }
 }
 
 /// What a step has made of a slot.

@@ -24,7 +24,19 @@ pub struct SpeakRequest {
     pub eos_threshold: Option<f32>,
     /// Frames after the end was seen; the model's guess when absent.
     pub frames_after_eos: Option<usize>,
-    /// Tokens per passage of text.
+    /// Where the text of a passage stands, for models that know both; the model's own way when absent.
+    pub text_mode: Option<TextMode>,
+    /// Take the best of everything that is drawn, whatever the temperatures say.
+    pub greedy: bool,
+    /// How many of the best tokens are drawn from, 0 for all; the model's default when absent.
+    pub top_k: Option<usize>,
+    /// The smallest set of best tokens with at least this probability is drawn from; the model's default when absent.
+    pub top_p: Option<f32>,
+    /// Against tokens that were drawn before: 1 is none; the model's default when absent.
+    pub repetition_penalty: Option<f32>,
+    /// The same for what a second network draws of each frame.
+    pub fine: FineSampling,
+    /// Tokens per passage of text; [`MODEL_TOKENS`] leaves it to the model.
     pub max_tokens: usize,
     /// Exactly this many frames unless the end comes first.
     pub max_frames: Option<usize>,
@@ -44,11 +56,37 @@ crate::setters! { SpeakRequest {
     with_steps(steps: usize),
     with_eos_threshold(eos_threshold: Option<f32>),
     with_frames_after_eos(frames_after_eos: Option<usize>),
+    with_text_mode(text_mode: Option<TextMode>),
+    with_greedy(greedy: bool),
+    with_top_k(top_k: Option<usize>),
+    with_top_p(top_p: Option<f32>),
+    with_repetition_penalty(repetition_penalty: Option<f32>),
+    with_fine(fine: FineSampling),
     with_max_tokens(max_tokens: usize),
     with_max_frames(max_frames: Option<usize>),
     with_normalize(normalize: bool),
     with_lockstep(lockstep: usize),
 } }
+
+/// Where the text of a passage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextMode {
+    /// A token beside each frame: text that arrives is spoken while more of it comes.
+    Streaming,
+    /// All of it before the first frame.
+    Whole,
+}
+
+/// How a second network draws what is left of each frame; the model's defaults where absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FineSampling {
+    /// Sampling temperature.
+    pub temperature: Option<f32>,
+    /// How many of the best are drawn from, 0 for all.
+    pub top_k: Option<usize>,
+    /// The smallest set of best ones with at least this probability is drawn from.
+    pub top_p: Option<f32>,
+}
 
 /// Who speaks.
 #[derive(Clone, Debug, Default)]
@@ -86,8 +124,12 @@ impl From<String> for VoiceChoice {
 pub const MAX_STEPS: usize = 256;
 /// Tokens per passage that a request may ask for.
 pub const MAX_TOKENS: usize = 400;
-/// Tokens per passage unless the caller says otherwise.
-const DEFAULT_MAX_TOKENS: usize = 50;
+/// Tokens per passage as the model likes it.
+pub const MODEL_TOKENS: usize = usize::MAX;
+/// How many of the best tokens a request may ask for.
+pub const MAX_TOP_K: usize = 100_000;
+/// The largest penalty of repetitions that a request may ask for.
+pub const MAX_PENALTY: f32 = 10.0;
 /// Frames that a request may ask for: ten hours at 12.5 a second.
 pub const MAX_FRAMES: usize = 450_000;
 /// Frames after the end that a request may ask for.
@@ -105,7 +147,13 @@ impl Default for SpeakRequest {
             steps: 1,
             eos_threshold: None,
             frames_after_eos: None,
-            max_tokens: DEFAULT_MAX_TOKENS,
+            text_mode: None,
+            greedy: false,
+            top_k: None,
+            top_p: None,
+            repetition_penalty: None,
+            fine: FineSampling::default(),
+            max_tokens: MODEL_TOKENS,
             max_frames: None,
             normalize: true,
             lockstep: usize::MAX,
@@ -119,12 +167,21 @@ impl SpeakRequest {
         Self { voice: voice.into(), ..Self::default() }
     }
 
+    /// The name of an option about drawing tokens that the request uses, for families that draw none.
+    pub fn token_option(&self) -> Option<&'static str> {
+        match self {
+            Self { text_mode: Some(_), .. } => Some("text mode"),
+            Self { top_k: Some(_), .. } => Some("top k"),
+            Self { top_p: Some(_), .. } => Some("top p"),
+            Self { repetition_penalty: Some(_), .. } => Some("repetition penalty"),
+            _ if self.fine != FineSampling::default() => Some("second sampler"),
+            _ => None,
+        }
+    }
+
     /// Refuses numbers that make no sense for any family, naming them.
     pub fn check(&self) -> Result<(), SpeechError> {
         let bad = |what, value: String, rule| Err(SpeechError::Value { what, value, rule });
-        if self.temperature.is_some_and(|t| !(0.0..=10.0).contains(&t)) {
-            return bad("temperature", format!("{:?}", self.temperature.unwrap_or_default()), "use 0 to 10");
-        }
         if self.noise_clamp.is_some_and(|c| c.is_nan() || c <= 0.01) {
             return bad(
                 "noise clamp",
@@ -135,7 +192,25 @@ impl SpeakRequest {
         if self.steps == 0 || self.steps > MAX_STEPS {
             return bad("steps", self.steps.to_string(), "use 1 to 256");
         }
-        if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
+        for temperature in [self.temperature, self.fine.temperature].into_iter().flatten() {
+            if !(0.0..=10.0).contains(&temperature) {
+                return bad("temperature", format!("{temperature:?}"), "use 0 to 10");
+            }
+        }
+        for top_k in [self.top_k, self.fine.top_k].into_iter().flatten() {
+            if top_k > MAX_TOP_K {
+                return bad("top k", top_k.to_string(), "use 0 to 100000");
+            }
+        }
+        for top_p in [self.top_p, self.fine.top_p].into_iter().flatten() {
+            if !(top_p > 0.0 && top_p <= 1.0) {
+                return bad("top p", format!("{top_p:?}"), "use more than 0, and 1 at most");
+            }
+        }
+        if let Some(penalty) = self.repetition_penalty.filter(|p| !(*p > 0.0 && *p <= MAX_PENALTY)) {
+            return bad("repetition penalty", format!("{penalty:?}"), "use more than 0, and 10 at most");
+        }
+        if self.max_tokens != MODEL_TOKENS && (self.max_tokens == 0 || self.max_tokens > MAX_TOKENS) {
             return bad("max tokens", self.max_tokens.to_string(), "use 1 to 400");
         }
         if self.max_frames.is_some_and(|n| n == 0 || n > MAX_FRAMES) {

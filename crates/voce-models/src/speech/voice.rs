@@ -7,7 +7,7 @@ use voce_nn::WeightError;
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::cuda::CudaError;
 
-use crate::pocket;
+use crate::{pocket, qwen};
 
 /// A voice ready to speak with; clones share it.
 #[derive(Clone)]
@@ -15,6 +15,8 @@ use crate::pocket;
 pub enum Voice {
     /// What a backbone keeps of a prompt.
     Past(Arc<pocket::Voice>),
+    /// What a prompt says of a speaker.
+    Prompt(Arc<qwen::Voice>),
 }
 
 impl Voice {
@@ -22,6 +24,7 @@ impl Voice {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Past(voice) => voice.bytes(),
+            Self::Prompt(voice) => voice.bytes(),
         }
     }
 }
@@ -30,6 +33,7 @@ impl fmt::Debug for Voice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Past(voice) => write!(f, "Past of {} positions", voice.positions()),
+            Self::Prompt(voice) => write!(f, "Prompt of {voice:?}"),
         }
     }
 }
@@ -48,6 +52,17 @@ pub enum VoiceSource<'a> {
         /// What is said in it, for families that use it.
         text: Option<&'a str>,
     },
+}
+
+/// How a recording is prepared before it is cloned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClipRules {
+    /// Cut inside a pause where it is longer than half a minute, and ended on silence.
+    EndOnPause,
+    /// Cut inside a pause where it is longer than half a minute, and else as it is.
+    AsItIs,
+    /// As it is; one of more than half a minute is refused, as a part of it would not fit its text.
+    Whole,
 }
 
 /// What can be wrong with a voice.
@@ -76,6 +91,14 @@ pub enum VoiceError {
          use a ready voice, or pull the weights with voice cloning"
     )]
     NoEncoder,
+    /// A recording with too little in it.
+    #[error("a recording of {seconds:.2} s: at least {least} s are needed")]
+    TooShort {
+        /// Its length.
+        seconds: f64,
+        /// The least.
+        least: f64,
+    },
     /// The family does not use what was given.
     #[error("{family} takes no {option}: leave it out, or use a model that has it")]
     Unsupported {

@@ -153,6 +153,11 @@ impl Loader {
         self
     }
 
+    /// A loader at the root of another source whose matrices go where this one's go.
+    pub fn with_source(&self, source: Arc<dyn Weights>) -> Self {
+        Self { source, prefix: String::new(), ..self.clone() }
+    }
+
     /// Where the tensors come from.
     pub fn source(&self) -> Arc<dyn Weights> {
         self.source.clone()

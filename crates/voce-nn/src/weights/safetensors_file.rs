@@ -85,14 +85,19 @@ impl SafetensorsFile {
         Ok(bytes)
     }
 
-    /// The values of a tensor of 64-bit integers.
+    /// The values of a tensor of 32-bit or 64-bit integers.
     pub fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, WeightError> {
         let Some(e) = self.entries.get(name) else { return Ok(None) };
-        if e.dtype != Dtype::I64 {
-            return Err(WeightError::Type { name: name.to_owned(), dtype: format!("{:?}", e.dtype) });
-        }
-        let words = self.read(e)?.as_chunks::<8>().0.iter().map(|w| i64::from_le_bytes(*w)).collect();
-        Ok(Some(words))
+        Ok(Some(match e.dtype {
+            Dtype::I64 => self.read(e)?.as_chunks::<8>().0.iter().map(|w| i64::from_le_bytes(*w)).collect(),
+            Dtype::I32 => {
+                let words = self.read(e)?;
+                words.as_chunks::<4>().0.iter().map(|w| i32::from_le_bytes(*w).into()).collect()
+            }
+            _ => {
+                return Err(WeightError::Type { name: name.to_owned(), dtype: format!("{:?}", e.dtype) });
+            }
+        }))
     }
 }
 

@@ -4,7 +4,7 @@ use super::driver::{Address, Shape};
 use super::linear::NormArgs;
 use super::queue::Args;
 use super::{Cuda, choice, program};
-use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowList, RowNorm};
+use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowList, RowNorm, Snake};
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -21,6 +21,18 @@ pub(crate) struct GluArgs {
     n: u32,
     out_stride: u32,
     lanes: u32,
+}
+
+/// Arguments of `snake`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SnakeArgs {
+    x: Address,
+    out: Address,
+    rate: Address,
+    gain: Address,
+    rows: u32,
+    n: u32,
 }
 
 /// Arguments of `normalize`.
@@ -65,6 +77,8 @@ pub(crate) struct AddReluArgs {
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for GluArgs {}
 // SAFETY: as above.
+unsafe impl Args for SnakeArgs {}
+// SAFETY: as above.
 unsafe impl Args for NormalizeArgs {}
 // SAFETY: as above.
 unsafe impl Args for LstmCellArgs {}
@@ -94,6 +108,21 @@ impl Cuda {
         let by_fours = [(rows * n / 4).div_ceil(THREADS as usize) as u32, 1, 1];
         let grid = if fours { by_fours } else { shape.grid };
         self.queue.launch(kernel, Shape { grid, ..shape }, &args);
+    }
+
+    /// `out = x + gain * sin(rate * x)^2`, in place where there is no `x`.
+    pub(crate) fn snake(&mut self, snake: Snake<'_>, x: Option<&Buffer>, rows: usize, out: &mut Buffer) {
+        if rows == 0 {
+            return;
+        }
+        let n = out.cols();
+        let x = x.map(|x| self.read(x));
+        let (rate, gain, out) = (self.constant(snake.rate), self.constant(snake.gain), self.write(out));
+        let x = x.unwrap_or(out);
+        let (kernel, pieces) = choice::snake(n);
+        let blocks = (rows * n / pieces).div_ceil(THREADS as usize) as u32;
+        let args = SnakeArgs { x, out, rate, gain, rows: rows as u32, n: n as u32 };
+        self.queue.launch(kernel, Shape { grid: [blocks, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 
     /// The device's form of a layer norm of rows.

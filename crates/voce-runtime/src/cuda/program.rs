@@ -158,6 +158,8 @@ kernels! {
     SUBSAMPLE = "subsample" (super::conv::SubsampleArgs),
     GLU = "glu" (super::pointwise::GluArgs),
     GLU4 = "glu4" (super::pointwise::GluArgs),
+    SNAKE = "snake" (super::pointwise::SnakeArgs),
+    SNAKE4 = "snake4" (super::pointwise::SnakeArgs),
     NORMALIZE_4 = "normalize_4" (super::pointwise::NormalizeArgs),
     NORMALIZE_8 = "normalize_8" (super::pointwise::NormalizeArgs),
     NORMALIZE_16 = "normalize_16" (super::pointwise::NormalizeArgs),

@@ -5,7 +5,7 @@
 //! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated.
 
 use super::linear::{Operand, OperandKind, Product, run_product};
-use super::{Buffer, Exec, Shared, Span, Vector};
+use super::{Buffer, Exec, Shared, Snake, Span, Vector};
 use crate::cuda::PastRows;
 use crate::matrix::Matrix;
 use crate::memory::{AlignedVec, volume};
@@ -101,6 +101,46 @@ pub struct ConvOp<'a> {
     pub add: bool,
 }
 
+/// How the operand of a convolution lies in memory.
+enum Way {
+    /// The rows as they are: the taps of an output row are neighbours.
+    InPlace,
+    /// The taps of each output row together.
+    Gathered,
+    /// Rows a dilation apart are neighbours.
+    Phases(Phases),
+}
+
+/// Rows of each phase from which a dilated convolution runs phase by phase: each reads the weights anew, and nothing is
+/// copied once per tap.
+const PHASE_ROWS: usize = 48;
+
+/// Every n-th row of a sequence, from each of the first n.
+#[derive(Clone, Copy)]
+struct Phases {
+    /// Rows of the shorter ones.
+    rows: usize,
+    /// Phases that have one more; they come first.
+    longer: usize,
+}
+
+impl Phases {
+    fn new(rows: usize, dilation: usize) -> Self {
+        Self { rows: rows / dilation, longer: rows % dilation }
+    }
+
+    /// Rows of a phase.
+    fn rows(&self, phase: usize) -> usize {
+        self.rows + usize::from(phase < self.longer)
+    }
+
+    /// Values before a phase, where `size` of them hold a number of rows.
+    fn before(&self, phase: usize, size: impl Fn(usize) -> usize) -> usize {
+        let longer = phase.min(self.longer);
+        longer * size(self.rows + 1) + (phase - longer) * size(self.rows)
+    }
+}
+
 impl ConvOp<'_> {
     /// Past rows that a convolution of this kernel keeps.
     pub fn history(taps: usize, stride: usize, dilation: usize) -> usize {
@@ -130,6 +170,36 @@ impl Exec {
     /// Runs a convolution. A slot has one span at most. Where `w` has more outputs than `out` has columns, each output row
     /// of the product is several consecutive rows of `out` (a transposed convolution).
     pub fn conv(&mut self, op: &ConvOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+        self.conv_of(op, None, state, out);
+    }
+
+    /// The convolution of `snake(x)` in one pass, if this executor can; otherwise nothing happens, and the caller runs the
+    /// two ops. It takes no other activation of the input.
+    pub fn conv_snaked(
+        &mut self,
+        op: &ConvOp<'_>,
+        snake: Snake<'_>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        assert!(op.pre == Activation::None, "one activation of the input");
+        assert!(
+            [snake.rate, snake.gain].iter().all(|v| v.len() == op.x.cols),
+            "a rate and a gain per channel"
+        );
+        if self.cuda.is_some() {
+            self.conv_of(op, Some(snake), state, out);
+        }
+        self.cuda.is_some()
+    }
+
+    fn conv_of(
+        &mut self,
+        op: &ConvOp<'_>,
+        snake: Option<Snake<'_>>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) {
         let (cin, hist) = (op.x.cols, state.spec.history);
         let rows_in: usize = op.spans.iter().map(|s| s.rows).sum();
         assert_eq!(op.w.k, op.taps * cin, "kernel width");
@@ -143,12 +213,17 @@ impl Exec {
         let kind = OperandKind::of(op.w.format, self.kernels);
         assert!(matches!(kind, OperandKind::F32 | OperandKind::Bf16), "convolution weights are f32 or bf16");
         let value = if kind == OperandKind::F32 { 4 } else { 2 };
-        let gathered = op.dilation != 1;
-        let lda = if gathered { op.w.k } else { op.stride * cin };
         let slack = op.w.kp;
-        let staged = |rows: usize| {
-            let values = if gathered { rows / op.stride * op.w.k } else { (hist + rows) * cin };
-            (values + slack).next_multiple_of(32)
+        let padded = |values: usize| (values + slack).next_multiple_of(32);
+        let way = |rows: usize| match op.dilation {
+            1 => Way::InPlace,
+            d if op.stride == 1 && rows >= PHASE_ROWS * d => Way::Phases(Phases::new(hist + rows, d)),
+            _ => Way::Gathered,
+        };
+        let staged = |rows: usize| match way(rows) {
+            Way::InPlace => padded((hist + rows) * cin),
+            Way::Gathered => padded(rows / op.stride * op.w.k),
+            Way::Phases(p) => p.before(op.dilation, |rows| padded(rows * cin)),
         };
         let total: usize = op.spans.iter().map(|s| staged(s.rows)).sum();
         let mut longest = 0;
@@ -162,7 +237,7 @@ impl Exec {
             return;
         }
         if let Some(cuda) = &mut self.cuda {
-            return cuda.conv(op, rows_in / op.stride, state, out);
+            return cuda.conv(op, snake, rows_in / op.stride, state, out);
         }
         self.scratch.operand.reserve_zeroed(total * value);
         self.reserve_products(longest);
@@ -197,35 +272,50 @@ impl Exec {
             let (mut base, mut first) = (0, 0);
             for s in op.spans {
                 let history = past.slot(s.slot);
-                if gathered {
-                    for t in share(s.rows / op.stride, 1, id, threads) {
-                        for tap in 0..op.taps {
-                            let r = t * op.stride + tap * op.dilation;
-                            let to = base + t * op.w.k + tap * cin;
-                            if r < hist {
-                                copy(&history[r * cin..(r + 1) * cin], Activation::None, to);
-                            } else {
-                                copy(op.x.row(first + r - hist), op.pre, to);
+                let row_to = |r: usize, to: usize| {
+                    if r < hist {
+                        copy(&history[r * cin..(r + 1) * cin], Activation::None, to);
+                    } else {
+                        copy(op.x.row(first + r - hist), op.pre, to);
+                    }
+                };
+                // Kernels read what follows a part's rows against zero weights, so it must hold numbers.
+                let clear = |used: usize, end: usize| {
+                    if id == threads - 1 {
+                        // SAFETY: the tail of this part of the operand, which no worker copies to.
+                        unsafe { operand.get().add(used * value).write_bytes(0, (end - used) * value) };
+                    }
+                };
+                let len = staged(s.rows);
+                match way(s.rows) {
+                    Way::Gathered => {
+                        for t in share(s.rows / op.stride, 1, id, threads) {
+                            for tap in 0..op.taps {
+                                row_to(t * op.stride + tap * op.dilation, base + t * op.w.k + tap * cin);
                             }
                         }
+                        clear(base + s.rows / op.stride * op.w.k, base + len);
                     }
-                } else {
-                    if id == 0 && hist > 0 {
-                        copy(history, Activation::None, base);
+                    Way::Phases(p) => {
+                        for r in share(hist + s.rows, 1, id, threads) {
+                            let phase = base + p.before(r % op.dilation, |rows| padded(rows * cin));
+                            row_to(r, phase + r / op.dilation * cin);
+                        }
+                        for phase in 0..op.dilation {
+                            let at = |phase| base + p.before(phase, |rows| padded(rows * cin));
+                            clear(at(phase) + p.rows(phase) * cin, at(phase + 1));
+                        }
                     }
-                    let part = share(s.rows, 1, id, threads);
-                    if !part.is_empty() {
-                        let from = &op.x.data[(first + part.start) * cin..(first + part.end) * cin];
-                        copy(from, op.pre, base + (hist + part.start) * cin);
-                    }
-                }
-                let len = staged(s.rows);
-                if id == threads - 1 {
-                    let used = if gathered { s.rows / op.stride * op.w.k } else { (hist + s.rows) * cin };
-                    // SAFETY: the tail of this span's operand, which no worker copies to. Kernels read it
-                    // against zero weights, so it must hold numbers.
-                    unsafe {
-                        operand.get().add((base + used) * value).write_bytes(0, (len - used) * value);
+                    Way::InPlace => {
+                        if id == 0 && hist > 0 {
+                            copy(history, Activation::None, base);
+                        }
+                        let part = share(s.rows, 1, id, threads);
+                        if !part.is_empty() {
+                            let from = &op.x.data[(first + part.start) * cin..(first + part.end) * cin];
+                            copy(from, op.pre, base + (hist + part.start) * cin);
+                        }
+                        clear(base + (hist + s.rows) * cin, base + len);
                     }
                 }
                 base += len;
@@ -237,28 +327,43 @@ impl Exec {
         self.pool.run(|id| {
             let (mut base, mut first) = (0, 0);
             for s in op.spans {
-                let product = Product {
-                    w: op.w,
-                    operand: Operand {
-                        // SAFETY: inside the reserved operand.
-                        a: unsafe { operand.get().add(base * value) },
-                        lda: lda * value,
-                        scales: std::ptr::null(),
-                        sums: std::ptr::null(),
-                    },
-                    rows: s.rows / op.stride,
-                    bias: op.bias,
-                    act: op.act,
-                    store: if op.add { Store::Add } else { Store::Set },
-                    gate: None,
-                    // SAFETY: output rows were checked above; workers write disjoint parts.
-                    out: unsafe { out.get().add(first / op.stride * out_stride) },
-                    out_stride,
+                // Rows of the operand from `at` on, and output rows from `row` on, `apart` from each other.
+                let run = |at: usize, lda: usize, rows: usize, row: usize, apart: usize| {
+                    let product = Product {
+                        w: op.w,
+                        operand: Operand {
+                            // SAFETY: inside the reserved operand.
+                            a: unsafe { operand.get().add(at * value) },
+                            lda: lda * value,
+                            scales: std::ptr::null(),
+                            sums: std::ptr::null(),
+                        },
+                        rows,
+                        bias: op.bias,
+                        act: op.act,
+                        store: if op.add { Store::Add } else { Store::Set },
+                        gate: None,
+                        // SAFETY: output rows were checked above; workers write disjoint parts.
+                        out: unsafe { out.get().add(row * out_stride) },
+                        out_stride: apart * out_stride,
+                    };
+                    // SAFETY: as above; each worker has its own block of products.
+                    unsafe {
+                        run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
+                    };
                 };
-                // SAFETY: as above; each worker has its own block of products.
-                unsafe {
-                    run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
-                };
+                let row = first / op.stride;
+                match way(s.rows) {
+                    Way::InPlace => run(base, op.stride * cin, s.rows / op.stride, row, 1),
+                    Way::Gathered => run(base, op.w.k, s.rows / op.stride, row, 1),
+                    Way::Phases(p) => {
+                        for phase in 0..op.dilation {
+                            let at = base + p.before(phase, |rows| padded(rows * cin));
+                            let rows = p.rows(phase) - (op.taps - 1);
+                            run(at, cin, rows, row + phase, op.dilation);
+                        }
+                    }
+                }
                 base += staged(s.rows);
                 first += s.rows;
             }

@@ -13,6 +13,7 @@ pub mod gemm;
 pub mod lanes;
 pub mod quant;
 pub mod select;
+pub mod snake;
 pub mod taps;
 pub mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -161,6 +162,8 @@ pub struct Kernels {
     pub glu: unsafe fn(*const f32, usize, *mut f32),
     /// SiLU of the first half of a row times the second.
     pub swiglu: unsafe fn(*const f32, usize, *mut f32),
+    /// Periodic activation of one row, with a rate and a gain per channel.
+    pub snake: unsafe fn(*const f32, usize, *const f32, *const f32, *mut f32),
     /// Index and value of the largest number of a row.
     pub argmax: unsafe fn(*const f32, usize) -> (usize, f32),
     /// The best of a row and its sums.
@@ -230,6 +233,10 @@ macro_rules! instantiate {
                 unsafe { taps::swiglu_row::<$lanes>(x, n, out) }
             }
             $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn snake(x: *const f32, n: usize, rate: *const f32, gain: *const f32, out: *mut f32) {
+                unsafe { snake::snake_row::<$lanes>(x, n, rate, gain, out) }
+            }
+            $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn argmax(x: *const f32, n: usize) -> (usize, f32) {
                 unsafe { select::argmax::<$lanes>(x, n) }
             }
@@ -280,6 +287,7 @@ macro_rules! table {
             taps_2d: $module::taps_2d,
             glu: $module::glu,
             swiglu: $module::swiglu,
+            snake: $module::snake,
             argmax: $module::argmax,
             row_stats: $module::row_stats,
             top_k: $module::top_k,

@@ -83,6 +83,7 @@ pub(crate) async fn connect(
         any_voice: true,
         seed: query.number("seed")?,
         temperature: query.number("temperature")?,
+        ..Ask::default()
     };
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
@@ -126,8 +127,13 @@ pub(crate) async fn post(
             format!("the text has more than {} bytes: split it", limits.text),
         ));
     }
-    let ask =
-        Ask { voice: request.voice, any_voice: true, seed: request.seed, temperature: request.temperature };
+    let ask = Ask {
+        voice: request.voice,
+        any_voice: true,
+        seed: request.seed,
+        temperature: request.temperature,
+        ..Ask::default()
+    };
     let mut utterance = state.mouth(None)?.speak(text, ask).await?;
     let first = utterance.next().await.transpose()?.unwrap_or_default();
     let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;

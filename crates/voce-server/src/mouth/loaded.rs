@@ -70,6 +70,10 @@ impl Loaded {
         request.voice = self.voice(ask, caller)?;
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
+        request.language = ask.language.clone().or(request.language);
+        if self.speaker.info().instructions {
+            request.instruct = ask.instructions.clone().or(request.instruct);
+        }
         Ok(request)
     }
 
@@ -81,8 +85,11 @@ impl Loaded {
         let known = self.speaker.voice_names();
         let is_known =
             |name: &str| known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller);
+        // Voices of a model's own are found whatever the case of their names.
+        let lower = asked.map(str::to_lowercase).filter(|lower| is_known(lower));
         let name = match asked {
             Some(name) if is_known(name) => Some(name.to_owned()),
+            Some(_) if lower.is_some() => lower,
             Some(name) if !ask.any_voice && !OPENAI_VOICES.contains(&name) => {
                 let known = self.voice_names(caller);
                 return Err(EngineError::UnknownVoice { name: short(name), known });

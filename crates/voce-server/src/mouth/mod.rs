@@ -85,6 +85,10 @@ pub(crate) struct Ask {
     pub(crate) any_voice: bool,
     pub(crate) seed: Option<u64>,
     pub(crate) temperature: Option<f32>,
+    /// The language of the text.
+    pub(crate) language: Option<String>,
+    /// How to speak, in words; models that take no instructions do not hear of it.
+    pub(crate) instructions: Option<String>,
 }
 
 /// A voice model and its slots.
@@ -175,15 +179,19 @@ impl Mouth {
         Ok(self.with(|model| Ok(model.default_voice())).await?.0)
     }
 
-    /// A voice of a clip, as the bytes of its file. It is work as other work is: it takes a slot, and few are made at once.
-    pub(crate) async fn clone_voice(&self, clip: Arc<Clip>) -> Result<Vec<u8>, ServerError> {
+    /// A voice of a clip, with what is said in it where that is known, as the bytes of its file. It is work as other work is: it takes a slot, and few are made at once.
+    pub(crate) async fn clone_voice(
+        &self,
+        clip: Arc<Clip>,
+        text: Option<String>,
+    ) -> Result<Vec<u8>, ServerError> {
         let clones = self.budget.clones.take(&Caller::current(), 1);
         let busy = |_| ServerError::Busy { what: "cloning", slots: self.budget.limits.clones };
         // Both are held until the work is done, whether the client waits for it or not.
         let held = Arc::new((clones.map_err(busy)?, self.gate.enter().await?));
         let made = self.with(move |model| {
             let _held = &held;
-            let voice = model.speaker.clone_voice(clip.path(), None)?;
+            let voice = model.speaker.clone_voice(clip.path(), text.as_deref())?;
             model.speaker.voice_bytes(&voice)
         });
         Ok(made.await?.0)

@@ -43,6 +43,12 @@ struct Request {
     /// Beyond OpenAI: sampling temperature.
     #[serde(default)]
     temperature: Option<f32>,
+    /// How to speak, in words; models that take no instructions leave it out, as OpenAI's older ones do.
+    #[serde(default)]
+    instructions: Option<String>,
+    /// Beyond OpenAI: the language of the text, for models that speak several.
+    #[serde(default)]
+    language: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,7 +113,14 @@ pub(crate) async fn speak(
         VoiceField::Name(name) | VoiceField::Id { id: name } => name,
     });
     let mouth = state.mouth(request.model.as_deref())?;
-    let ask = Ask { voice, any_voice: false, seed: request.seed, temperature: request.temperature };
+    let ask = Ask {
+        voice,
+        any_voice: false,
+        seed: request.seed,
+        temperature: request.temperature,
+        language: request.language.filter(|language| !language.is_empty()),
+        instructions: request.instructions,
+    };
     let mut utterance = mouth.speak(request.input, ask).await?;
     // An answer begins with its first audio, so that what fails before has a status of its own.
     let samples = utterance.next().await.transpose()?.unwrap_or_default();

@@ -67,6 +67,7 @@ pub(crate) async fn add(
     if mouth.voice_names().await?.contains(&name) || state.store.voices().find(&name).is_ok() {
         return Err(taken(&name));
     }
+    let text = form.text("text")?.or(form.text("reference_text")?).map(str::to_owned);
     let (caller, owners) = (Caller::current(), Owners::new(state.store.clone()));
     let sample = form.file("audio_sample").or_else(|_| form.file("file"))?;
     let extension = sample.file_name.as_deref().and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
@@ -80,9 +81,12 @@ pub(crate) async fn add(
         let path = voices.dir().to_owned();
         Ok(Arc::new(written.map_err(|source| EngineError::Io { path, source })?))
     });
-    let bytes = mouth.clone_voice(clip.await?).await.map_err(|e| match e {
+    let bytes = mouth.clone_voice(clip.await?, text).await.map_err(|e| match e {
         // The clip's path is the server's own business.
         ServerError::Engine(EngineError::Audio { source, .. }) => ServerError::Audio(source),
+        ServerError::Engine(EngineError::BadRequest { what: "recording", value, rule }) => {
+            ServerError::bad("audio_sample", format!("the clip is {value}: {rule}"))
+        }
         ServerError::Engine(EngineError::Voice { source, .. }) => {
             ServerError::bad("audio_sample", format!("no voice can be made of this clip: {source}"))
         }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::byte_level::decode_piece;
 use super::byte_run::ByteRun;
 use super::hf::{letters, list, type_name};
 use super::hf_normalizer::Pattern;
@@ -28,6 +29,8 @@ enum Step {
     },
     /// No decoder in the file: tokens are joined with spaces.
     Spaces,
+    /// Letters of a byte-level model are bytes.
+    ByteLevel,
 }
 
 /// The decoder steps of a file, in order.
@@ -54,6 +57,11 @@ impl Decoder {
         Ok(Self(steps))
     }
 
+    /// The decoder of a byte-level model.
+    pub(crate) fn byte_level() -> Self {
+        Self(vec![Step::ByteLevel])
+    }
+
     pub(crate) fn decode(&self, mut tokens: Vec<String>) -> String {
         for step in &self.0 {
             match step {
@@ -75,6 +83,12 @@ impl Decoder {
                     }
                 }
                 Step::Spaces => return tokens.join(" "),
+                Step::ByteLevel => {
+                    let (mut run, mut text) = (ByteRun::default(), String::new());
+                    tokens.iter().for_each(|token| decode_piece(token, &mut run, &mut text));
+                    run.finish(&mut text);
+                    tokens = vec![text];
+                }
             }
         }
         tokens.concat()
@@ -237,6 +251,11 @@ fn feed(steps: &[Step], states: &mut [State], token: &str, fused: bool, text: &m
         }
         Step::Strip { content, start, stop } => {
             feed(steps, states, strip(token, *content, *start, *stop), fused, text);
+        }
+        Step::ByteLevel => {
+            let mut ready = String::new();
+            decode_piece(token, &mut state.bytes, &mut ready);
+            feed(steps, states, &ready, fused, text);
         }
         Step::Spaces => {
             if std::mem::replace(&mut state.started, true) {

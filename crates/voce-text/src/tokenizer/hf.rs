@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::added::{AddedTokens, Part};
+use super::byte_level::Words;
 use super::decoder::Decoder;
 use super::hf_bpe::HfBpe;
 use super::hf_normalizer::Normalizer;
@@ -109,6 +110,24 @@ impl Hf {
         Ok(Self { pieces, model, normalizer, splitter, added, prefix, suffix, decoder })
     }
 
+    /// A byte-level model with added tokens, both as a `tokenizer.json` has them.
+    pub(crate) fn byte_level(model: &Value, added: &Value) -> Result<Self, TokenizerError> {
+        let (pieces, model) = HfBpe::parse(model)?;
+        let normalizer = Some(Normalizer::Nfc);
+        let added =
+            AddedTokens::parse(Some(added), |piece| model.id(piece), pieces.len(), normalizer.as_ref())?;
+        Ok(Self {
+            pieces,
+            model: Model::Bpe(model),
+            normalizer,
+            splitter: Some(Splitter::Words(Box::new(Words::new()?))),
+            added,
+            prefix: Vec::new(),
+            suffix: Vec::new(),
+            decoder: Decoder::byte_level(),
+        })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.pieces.len() + self.added.count_from(self.pieces.len())
     }
@@ -150,6 +169,14 @@ impl Hf {
         });
         ids.extend_from_slice(&self.suffix);
         ids
+    }
+
+    /// Bytes of a text whose ids do not depend on what follows.
+    pub(crate) fn settled(&self, text: &str) -> usize {
+        match &self.splitter {
+            Some(Splitter::Words(words)) => words.settled(text),
+            _ => 0,
+        }
     }
 
     fn segment(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::byte_level::Words;
 use super::hf::{flag, list, type_name};
 use crate::TokenizerError;
 
@@ -38,8 +39,14 @@ pub(crate) fn replacement(value: &Value) -> Result<char, TokenizerError> {
 /// One pre-tokeniser, or several in a row.
 #[derive(Debug)]
 pub(crate) enum Splitter {
-    Metaspace { replacement: char, prefix: Prefix, split: bool },
+    Metaspace {
+        replacement: char,
+        prefix: Prefix,
+        split: bool,
+    },
     WhitespaceSplit,
+    /// Words of a byte-level model; no `tokenizer.json` asks for it.
+    Words(Box<Words>),
     Sequence(Vec<Splitter>),
 }
 
@@ -79,6 +86,7 @@ fn run(steps: &[Splitter], text: &str, first: bool, emit: &mut dyn FnMut(&str)) 
                 run(rest, part, std::mem::take(&mut first), emit);
             }
         }
+        Splitter::Words(words) => words.split(text, &mut |word| run(rest, word, false, emit)),
         Splitter::Metaspace { replacement, prefix, split } => {
             let mut marked = String::with_capacity(text.len() + text.len() / 4 + 4);
             let wanted = *prefix == Prefix::Always || (*prefix == Prefix::First && first);

@@ -1,12 +1,13 @@
 //! Tokenisers: text to ids and back, from the files that models are published with.
 //!
 //! Two backends stand behind [`Tokenizer`]: SentencePiece `.model` files (unigram and BPE), and Hugging Face
-//! `tokenizer.json` files with a Unigram or BPE model. Both give the ids that the original libraries give. What a file
+//! `tokenizer.json` files with a Unigram or BPE model, or the files of a byte-level BPE without one. All give the ids that the original libraries give. What a file
 //! asks for and this module does not know is an error at load, never a silent difference. Loading needs memory in
 //! proportion to the file: no length that a file states is allocated before the bytes are seen.
 
 mod added;
 mod bpe;
+mod byte_level;
 mod byte_run;
 mod charsmap;
 mod decoder;
@@ -87,11 +88,33 @@ impl Tokenizer {
         Self::from_json_bytes(vocab_list::as_json(bytes)?.to_string().as_bytes())
     }
 
+    /// Loads a byte-level BPE of Qwen's from the folder that has its `vocab.json`, `merges.txt` and
+    /// `tokenizer_config.json`.
+    pub fn from_folder(folder: impl AsRef<Path>) -> Result<Self, TokenizerError> {
+        let read = |name| read_limited(&folder.as_ref().join(name), MAX_FILE_BYTES);
+        Self::from_byte_level(&read("vocab.json")?, &read("merges.txt")?, &read("tokenizer_config.json")?)
+    }
+
+    /// Loads the contents of the files that [`Tokenizer::from_folder`] names.
+    pub fn from_byte_level(vocab: &[u8], merges: &[u8], config: &[u8]) -> Result<Self, TokenizerError> {
+        let (model, added) = byte_level::parts(vocab, merges, config)?;
+        Ok(Self(Arc::new(Backend::Hf(Hf::byte_level(&model, &added)?))))
+    }
+
     /// The ids of `text`.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         match &*self.0 {
             Backend::SentencePiece(model) => model.encode(text),
             Backend::Hf(model) => model.encode(text),
+        }
+    }
+
+    /// Bytes at the start of a text that is still arriving whose ids are the same whatever follows; none where a
+    /// tokeniser cannot tell.
+    pub fn settled(&self, text: &str) -> usize {
+        match &*self.0 {
+            Backend::SentencePiece(_) => 0,
+            Backend::Hf(model) => model.settled(text),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A voice for random weights: noise, cloned by them.
+//! A voice for random weights: one of their speakers, or noise, cloned by them.
 
 use voce_engine::{Speaker, SpeakerOptions, Voice};
 
@@ -10,6 +10,9 @@ pub(super) const POSITIONS: usize = 125;
 /// A voice of the length that published ones have. The speaker that makes it is gone afterwards.
 pub(super) fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Outcome<Voice> {
     let speaker = Speaker::random(shape, seed, &options.clone().with_slots(1).with_trace(None))?;
+    if let Some(name) = speaker.default_voice() {
+        return Ok(speaker.voice(&name)?);
+    }
     let info = speaker.info();
     let samples = (POSITIONS as f64 * info.sample_rate as f64 / info.frame_rate) as usize;
     let mut state = 0x2545_f491u32;

@@ -1,5 +1,6 @@
 //! `voce say`: text in, audio out.
 
+mod codes;
 mod report;
 pub(crate) mod sink;
 mod source;
@@ -9,11 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use voce_audio::AudioSink;
-use voce_engine::speaker::{Overlap, SpeakStats};
+use voce_engine::speaker::{FineSampling, MODEL_TOKENS, Overlap, SpeakStats, TextMode};
 use voce_engine::store::Store;
 use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream, VoiceChoice};
 
-use crate::args::{OverlapArg, SamplingArgs, SayArgs};
+use crate::args::{OverlapArg, SamplingArgs, SayArgs, TextModeArg};
 use crate::console::Console;
 use crate::device;
 use crate::embedded;
@@ -29,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What the writer is told.
 pub(crate) enum Heard {
-    /// Audio.
-    Audio(Vec<f32>),
+    /// Audio, and the codes that it was made of.
+    Audio(Vec<f32>, Vec<Vec<u32>>),
     /// The end.
     Done(Box<SpeakStats>),
     /// Speaking failed.
@@ -73,14 +74,22 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let speaker = Speaker::open(&store, &reference, &options)?;
     let load = begun.elapsed();
     interrupt::check()?;
-    let voice_name = args.voice.clone().or_else(|| speaker.default_voice());
-    let voice = match &voice_name {
-        Some(name) => speaker.voice(name)?.into(),
-        None => VoiceChoice::Nobody,
+    let cloned = args.clone.as_ref().map(|clip| clip.display().to_string());
+    let voice_name = cloned.or_else(|| args.voice.clone()).or_else(|| speaker.default_voice());
+    let voice = match (&args.clone, &voice_name) {
+        (Some(clip), _) => speaker.clone_voice(clip, args.clone_text.as_deref())?.into(),
+        (None, Some(name)) => speaker.voice(name)?.into(),
+        (None, None) => VoiceChoice::Nobody,
     };
     interrupt::check()?;
     let mut request = request(&args.sampling);
     request.voice = voice;
+    request.language = args.model.spoken(&store);
+    request.instruct = args.instruct.clone();
+    request.text_mode = args.text_mode.map(|mode| match mode {
+        TextModeArg::Streaming => TextMode::Streaming,
+        TextModeArg::Whole => TextMode::Whole,
+    });
     request.lockstep = args.lockstep;
     request.normalize = !args.no_normalize;
     let seed = request.seed;
@@ -89,12 +98,22 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let heard = listen(&speaker, source, &request)?;
     let rate = speaker.info().sample_rate;
     let mut sink = target.open(rate as u32)?;
-    let stats = write(&heard, &mut *sink, target.live(), &mut progress, rate)?;
+    let mut codes = Vec::new();
+    let stats = write(&heard, &mut *sink, target.live(), &mut progress, rate, &mut codes)?;
     let silence = rate * args.trailing_silence as usize / 1000;
     sink.write(&vec![0.0; silence])?;
     sink.finish()?;
+    if let Some(path) = &args.codes {
+        codes::write(path, &codes)?;
+    }
     progress.clear();
     let circumstances = Circumstances { silence, seed, voice: voice_name, load, output: target.name() };
+    if stats.unended > 0 && args.sampling.max_frames.is_none() {
+        let chunks = stats.unended;
+        console.note(&format!(
+            "{chunks} of the chunks did not end by themselves and were cut off: another --seed may help"
+        ));
+    }
     let report = Report::new(&speaker, &stats, circumstances);
     report.print(console, target.on_stdout())
 }
@@ -110,7 +129,7 @@ pub(crate) fn speak_into(
 ) -> Outcome<SpeakStats> {
     let mut progress = Progress::new(console);
     let heard = listen(speaker, Source::Whole(text.to_owned()), request)?;
-    let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate)?;
+    let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate, &mut Vec::new())?;
     sink.finish()?;
     progress.clear();
     Ok(stats)
@@ -125,7 +144,16 @@ pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
         .with_steps(args.steps)
         .with_eos_threshold(args.eos_threshold)
         .with_frames_after_eos(args.frames_after_eos)
-        .with_max_tokens(args.max_tokens)
+        .with_greedy(args.greedy)
+        .with_top_k(args.top_k)
+        .with_top_p(args.top_p)
+        .with_repetition_penalty(args.repetition_penalty)
+        .with_fine(FineSampling {
+            temperature: args.fine_temperature,
+            top_k: args.fine_top_k,
+            top_p: args.fine_top_p,
+        })
+        .with_max_tokens(args.max_tokens.unwrap_or(MODEL_TOKENS))
         .with_max_frames(args.max_frames)
 }
 
@@ -159,7 +187,7 @@ fn thread(name: &str, f: impl FnOnce() + Send + 'static) -> Outcome {
 fn forward(mut stream: SpeechStream, sender: &SyncSender<Heard>) {
     for chunk in stream.by_ref() {
         let (message, last) = match chunk {
-            Ok(chunk) => (Heard::Audio(chunk.samples), false),
+            Ok(chunk) => (Heard::Audio(chunk.samples, chunk.codes), false),
             Err(error) => (Heard::Failed(error), true),
         };
         if sender.send(message).is_err() || last {
@@ -176,6 +204,7 @@ fn write(
     live: bool,
     progress: &mut Progress,
     rate: usize,
+    codes: &mut Vec<Vec<u32>>,
 ) -> Outcome<SpeakStats> {
     let begun = Instant::now();
     let mut samples = 0;
@@ -183,7 +212,8 @@ fn write(
     loop {
         interrupt::check()?;
         match heard.recv_timeout(LOOK) {
-            Ok(Heard::Audio(audio)) => {
+            Ok(Heard::Audio(audio, of)) => {
+                codes.extend(of);
                 first.get_or_insert_with(|| begun.elapsed());
                 samples += audio.len();
                 sink.write(&audio)?;

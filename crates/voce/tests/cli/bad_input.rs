@@ -53,11 +53,11 @@ fn models_of_another_kind() {
     let place = Sandbox::new();
     let audio = crate::hear::fixture("audio/a.wav");
     let hear = |model: &Path| s.fails(&["-q", "hear", "--model", arg(model), arg(&audio)]);
-    let qwen = foreign(&place, "qwen", r#"{"model_type": "qwen3_tts"}"#);
+    let kyutai = foreign(&place, "kyutai", r#"{"mimi_name": "mimi.safetensors", "model_type": "tts"}"#);
     let mimi = foreign(&place, "mimi", r#"{"model_type": "mimi"}"#);
     let whisper = foreign(&place, "whisper", r#"{"architectures": ["WhisperForConditionalGeneration"]}"#);
     for (dir, part) in [
-        (&qwen, "qwen' is a Qwen3-TTS model, which this build cannot run yet"),
+        (&kyutai, "kyutai' is a Kyutai TTS model, which this build cannot run yet"),
         (&mimi, "mimi' is a Mimi codec, a part of other models"),
         (&whisper, "whisper' is a 'WhisperForConditionalGeneration' model, which is of no family"),
     ] {
@@ -81,11 +81,11 @@ fn models_of_another_kind() {
     holds(&text, &["'pocket-french' is a voice model"]);
     assert_eq!(s.fails(&["pull", "nemotron:cloning"]).0, 2);
     // What cannot be run is shown all the same.
-    let shown = s.json(&["show", arg(&qwen), "--json"]);
-    assert_eq!((&shown["family"], &shown["task"]), (&"qwen".into(), &"speech".into()));
+    let shown = s.json(&["show", arg(&kyutai), "--json"]);
+    assert_eq!((&shown["family"], &shown["task"]), (&"kyutai".into(), &"speech".into()));
     assert_eq!((&shown["runs"], &shown["parameters"]), (&false.into(), &0.into()));
-    let text = String::from_utf8(s.run(&["show", arg(&qwen)]).stdout).unwrap();
-    holds(&text, &["Qwen3-TTS", "cannot run it yet"]);
+    let text = String::from_utf8(s.run(&["show", arg(&kyutai)]).stdout).unwrap();
+    holds(&text, &["Kyutai TTS", "cannot run it yet"]);
     assert_eq!(s.fails(&["show", arg(&whisper)]).0, 2);
 }
 

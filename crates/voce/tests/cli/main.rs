@@ -3,6 +3,8 @@
 
 mod bad_input;
 mod bench;
+mod codec;
+mod codes;
 mod hear;
 mod models;
 #[cfg(feature = "nano")]

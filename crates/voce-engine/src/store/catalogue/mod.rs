@@ -6,6 +6,7 @@
 
 mod fastconformer;
 pub mod pocket;
+mod qwen;
 
 use std::fmt;
 
@@ -208,6 +209,8 @@ pub enum Extra {
         /// Whether it hears chunk by chunk.
         streaming: bool,
     },
+    /// Nothing.
+    None,
 }
 
 /// One model of the catalogue.
@@ -285,8 +288,8 @@ pub struct Shape {
 }
 
 /// The families' tables.
-const ENTRIES: [&[Entry]; 2] = [pocket::ENTRIES, fastconformer::ENTRIES];
-const SHAPES: [&[Shape]; 2] = [pocket::SHAPES, &fastconformer::SHAPES];
+const ENTRIES: [&[Entry]; 3] = [pocket::ENTRIES, qwen::ENTRIES, fastconformer::ENTRIES];
+const SHAPES: [&[Shape]; 3] = [pocket::SHAPES, qwen::SHAPES, &fastconformer::SHAPES];
 
 /// Models to use when none is named, best first.
 const PREFERRED: [(Task, &[&str]); 2] =

@@ -11,5 +11,5 @@ pub(super) use attention::{
 pub(super) use conv::{ConvShape, ConvWay, LINE_TAPS, depthwise, residual, subsample};
 pub(super) use product::{
     FEW_ROWS, ProductShape, ProductWay, ROW_PIECE, ROW_WARPS, epilogue, few_rows, fours, glu, narrow,
-    normalize, row, row_share,
+    normalize, row, row_share, snake,
 };

@@ -1,7 +1,7 @@
 //! Which kernels multiply few rows, and which stand around products of the library.
 
 use crate::cuda::linear::{EpilogueArgs, LinearArgs, NORM_LAYER, NORM_RMS, NarrowArgs};
-use crate::cuda::pointwise::{GluArgs, NormalizeArgs};
+use crate::cuda::pointwise::{GluArgs, NormalizeArgs, SnakeArgs};
 use crate::cuda::program::{self, KernelOf};
 use crate::cuda::row::RowArgs;
 use crate::matrix::Format;
@@ -147,6 +147,11 @@ pub(in crate::cuda) fn fours(lengths: &[u32], addresses: &[u64]) -> bool {
     lengths.iter().all(|v| v.is_multiple_of(4)) && addresses.iter().all(|at| at.is_multiple_of(16))
 }
 
+/// The periodic activation of rows of `n` values: how many a thread takes.
+pub(in crate::cuda) fn snake(n: usize) -> (KernelOf<SnakeArgs>, usize) {
+    if n.is_multiple_of(4) { (program::SNAKE4, 4) } else { (program::SNAKE, 1) }
+}
+
 /// A gated linear unit of `n` outputs: whether four values are taken at a time.
 pub(in crate::cuda) fn glu(n: usize, out_stride: usize) -> (KernelOf<GluArgs>, bool) {
     let fours = n.is_multiple_of(4) && out_stride.is_multiple_of(4);
@@ -239,5 +244,6 @@ mod tests {
         assert_eq!(epilogue(&[8, 0, 13], &[16, 0]).0.name(), "epilogue");
         assert_eq!(epilogue(&[8, 0, 12], &[8, 0]).0.name(), "epilogue");
         assert_eq!([(8, 8), (6, 8), (8, 6)].map(|(n, s)| glu(n, s).0.name()), ["glu4", "glu", "glu"]);
+        assert_eq!([8, 6].map(|n| snake(n).0.name()), ["snake4", "snake"]);
     }
 }

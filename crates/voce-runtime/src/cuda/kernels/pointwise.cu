@@ -35,6 +35,29 @@ KERNEL(glu4, GluArgs, 256) {
                                                               x.w * sigmoid(y.w)};
 }
 
+struct SnakeArgs {
+    u64 x, out, rate, gain;
+    u32 rows, n;
+};
+
+KERNEL(snake, SnakeArgs, 256) {
+    const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= (u64)a.rows * a.n) return;
+    const u32 i = (u32)(index % a.n);
+    at<float>(a.out)[index] = snaked(at<const float>(a.x)[index], at<const float>(a.rate)[i], at<const float>(a.gain)[i]);
+}
+
+// The same, four columns per thread.
+KERNEL(snake4, SnakeArgs, 256) {
+    const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 pieces = a.n / 4;
+    if (index >= (u64)a.rows * pieces) return;
+    const u32 i = (u32)(index % pieces);
+    const float4 x = at<const float4>(a.x)[index], rate = at<const float4>(a.rate)[i], gain = at<const float4>(a.gain)[i];
+    at<float4>(a.out)[index] = {snaked(x.x, rate.x, gain.x), snaked(x.y, rate.y, gain.y), snaked(x.z, rate.z, gain.z),
+                                snaked(x.w, rate.w, gain.w)};
+}
+
 struct NormalizeArgs {
     Norm norm;
     u64 x;

@@ -1,0 +1,177 @@
+//! Text as Qwen3-TTS takes it: as it is, in passages of whole sentences; text that arrives goes to the slot that speaks.
+
+use voce_text::{PauseBudget, Segment, SentenceStream, TextError, Tokenizer, parse_pauses_within};
+
+use crate::speech::{Line, Passage, Script, TextMode};
+
+/// Text that waits for the end of a pause tag: a longer one is none.
+const MAX_TAG: usize = 64;
+/// Arriving text without an end of a word is taken as it is from this size on.
+const MAX_WORD: usize = 4096;
+
+/// How the text of one request becomes passages.
+pub(super) struct QwenScript {
+    pub tokenizer: Tokenizer,
+    pub max_tokens: usize,
+    pub mode: TextMode,
+    pub sentences: SentenceStream,
+    /// The pauses that the rest of the text may ask for.
+    pub pauses: PauseBudget,
+    /// Text that arrived and may still change its tokens.
+    pub pending: String,
+    /// Tokens of the passage that takes arriving text; none before it begins.
+    pub open: Option<usize>,
+}
+
+impl QwenScript {
+    fn passages(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        for segment in parse_pauses_within(text, &mut self.pauses)? {
+            match segment {
+                Segment::Pause(d) => out.push(Passage::Pause(d)),
+                Segment::Text(t) => self.lines(&t, out),
+            }
+        }
+        Ok(())
+    }
+
+    /// The lines of a text that is all there.
+    fn lines(&self, text: &str, out: &mut Vec<Passage>) {
+        let text = text.trim();
+        let tokens = self.tokenizer.encode(text);
+        if tokens.len() <= self.max_tokens {
+            if !tokens.is_empty() {
+                out.push(Passage::New(Line { text: text.into(), tokens, tail: 0, open: false }));
+            }
+            return;
+        }
+        let mut from = 0;
+        for end in self.cuts(text) {
+            let piece = text[from..end].trim();
+            if !piece.is_empty() {
+                let tokens = self.tokenizer.encode(piece);
+                out.push(Passage::New(Line { text: piece.into(), tokens, tail: 0, open: false }));
+            }
+            from = end;
+        }
+    }
+
+    /// Where a long text is cut: after as many sentences as fit a passage, and inside of one that does not.
+    fn cuts(&self, text: &str) -> Vec<usize> {
+        let mut sentences = SentenceStream::new();
+        let (mut at, mut ends) = (0, Vec::new());
+        for sentence in sentences.push(text).into_iter().chain(sentences.finish()) {
+            // Sentences are pieces of the text, in order.
+            let Some(found) = text[at..].find(&sentence) else { continue };
+            let start = at + found;
+            at = start + sentence.len();
+            self.halve(text, start, at, &mut ends);
+        }
+        let (mut cuts, mut from, mut last) = (Vec::new(), 0, 0);
+        for end in ends {
+            if last > from && self.tokenizer.encode(text[from..end].trim()).len() > self.max_tokens {
+                cuts.push(last);
+                from = last;
+            }
+            last = end;
+        }
+        cuts.push(text.len());
+        cuts
+    }
+
+    /// Ends of pieces that fit a passage, cut between words as near to the middle as can be.
+    fn halve(&self, text: &str, start: usize, end: usize, ends: &mut Vec<usize>) {
+        let piece = &text[start..end];
+        if self.tokenizer.encode(piece.trim()).len() <= self.max_tokens || piece.chars().count() < 2 {
+            return ends.push(end);
+        }
+        let middle = piece.len() / 2;
+        let near = |at: &usize| at.abs_diff(middle);
+        let space = piece.char_indices().filter(|(_, c)| c.is_whitespace()).map(|(at, _)| at);
+        let letter = piece.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
+        let space = space.filter(|at| *at > 0).min_by_key(near).filter(|at| near(at) < piece.len() / 3);
+        let cut = start + space.or_else(|| letter.min_by_key(near)).unwrap_or(middle);
+        self.halve(text, start, cut, ends);
+        self.halve(text, cut, end, ends);
+    }
+
+    /// Takes the arrived text up to where its tokens are certain.
+    fn settle(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        let tag = self
+            .pending
+            .rfind(['[', '<'])
+            .filter(|&at| self.pending.len() - at <= MAX_TAG && !self.pending[at..].contains([']', '>']));
+        let known = &self.pending[..tag.unwrap_or(self.pending.len())];
+        let mut end = self.tokenizer.settled(known);
+        if end == 0 && self.pending.len() > MAX_WORD {
+            end = self.pending.len();
+        }
+        let text: String = self.pending.drain(..end).collect();
+        self.arrived(&text, out)
+    }
+
+    /// Text whose tokens are certain, for the passage that takes it.
+    fn arrived(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        for segment in parse_pauses_within(text, &mut self.pauses)? {
+            let text = match segment {
+                Segment::Pause(d) => {
+                    self.open = None;
+                    out.push(Passage::Pause(d));
+                    continue;
+                }
+                Segment::Text(text) => text,
+            };
+            let begun = self.open.is_some();
+            let text = if begun { &*text } else { text.trim_start() };
+            let tokens = self.tokenizer.encode(text);
+            if tokens.is_empty() {
+                continue;
+            }
+            let count = self.open.unwrap_or(0) + tokens.len();
+            let line = Line { text: text.into(), tokens, tail: 0, open: true };
+            out.push(if begun { Passage::More(line) } else { Passage::New(line) });
+            // A passage that has enough ends with the sentence.
+            let full = count >= self.max_tokens
+                || 2 * count >= self.max_tokens && text.trim_end().ends_with(SENTENCE_ENDS);
+            self.open = (!full).then_some(count);
+        }
+        Ok(())
+    }
+}
+
+/// Marks that end sentences.
+const SENTENCE_ENDS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
+
+impl Script for QwenScript {
+    fn whole(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        self.passages(text, out)
+    }
+
+    fn push(&mut self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        match self.mode {
+            TextMode::Whole => {
+                let sentences = self.sentences.push(text);
+                sentences.iter().try_for_each(|sentence| self.passages(sentence, out))
+            }
+            TextMode::Streaming => {
+                self.pending.push_str(text);
+                self.settle(out)
+            }
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
+        match self.mode {
+            TextMode::Whole => {
+                let sentences = self.sentences.finish();
+                sentences.iter().try_for_each(|sentence| self.passages(sentence, out))
+            }
+            TextMode::Streaming => {
+                let text = std::mem::take(&mut self.pending);
+                self.arrived(text.trim_end(), out)
+            }
+        }
+    }
+}
