@@ -160,7 +160,7 @@ fn one(
         (None, made) => made,
     };
     let voice_name =
-        name.or_else(|| voice.as_ref().map(|_| format!("{} random positions", voice::POSITIONS)));
+        name.or_else(|| voice.as_ref().map(|voice| format!("{voice:?}").to_lowercase()));
     let request = SpeakRequest {
         voice: voice.map_or(VoiceChoice::Nobody, VoiceChoice::Ready),
         seed: SEED,
