@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use voce_audio::AudioError;
+use voce_models::codec::CodecError;
 use voce_models::dialogue::DialogueError;
 use voce_models::hearing::HearingError;
 use voce_models::pocket::ConfigError;
@@ -88,6 +89,27 @@ pub enum EngineError {
         id: String,
         /// What such parts are called.
         title: &'static str,
+    },
+    /// A model whose codec cannot be used by itself, or that has none.
+    #[error(
+        "'{id}' is a {title} model, and its codec cannot be used by itself: give a Qwen3-TTS model or its speech_tokenizer folder"
+    )]
+    NoCodec {
+        /// The model.
+        id: String,
+        /// What such models are called.
+        title: &'static str,
+    },
+    /// Samples or codes that a codec cannot take.
+    #[error("{0}")]
+    Codec(#[from] CodecError),
+    /// A file that holds no codes.
+    #[error("{path}: {reason}: give a file with an integer tensor 'codes' of codebooks by frames")]
+    NoCodes {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// A file cannot be read.
     #[error("{path}: {source}")]
@@ -268,6 +290,8 @@ impl EngineError {
             EngineError::Recogniser { .. }
             | EngineError::NoRecogniser(_)
             | EngineError::SpeechConfig { .. } => "bad_config",
+            EngineError::NoCodec { .. } => "cannot_run",
+            EngineError::Codec(_) | EngineError::NoCodes { .. } => "bad_codes",
             EngineError::OtherTask { .. } => "other_task",
             EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",

@@ -34,6 +34,7 @@
 
 mod auto;
 pub mod breaker;
+pub mod codec;
 pub mod describe;
 mod device;
 mod error;

@@ -4,6 +4,7 @@
 //! tensors out.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod decoder;
 pub mod dialogue;
 mod digest;

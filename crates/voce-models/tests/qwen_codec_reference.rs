@@ -240,8 +240,7 @@ fn recordings_that_cannot_be_encoded_are_refused() {
     assert_eq!(encoder.encode(&mut exec, &[0.5]).unwrap()[0].len(), 1);
     let most = MAX_ENCODED_SECONDS * encoder.sample_rate();
     assert_eq!(encoder.check(most), Ok(()));
-    let seconds = MAX_ENCODED_SECONDS + 1;
-    assert_eq!(encoder.encode(&mut exec, &vec![0.0; most + 1]), Err(EncodeError::TooLong { seconds }));
+    assert_eq!(encoder.encode(&mut exec, &vec![0.0; most + 1]), Err(EncodeError::TooLong));
 }
 
 #[test]

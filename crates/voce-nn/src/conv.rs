@@ -1,8 +1,8 @@
 //! Streaming convolutions with torch's weight layouts.
 
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, ResidualOp, Span, UpsampleOp,
-    Vector,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Matrix, ResidualOp, Snake, Span,
+    UpsampleOp, Vector,
 };
 
 use crate::{Loader, WeightError};
@@ -72,8 +72,26 @@ impl Conv1d {
 
     /// Runs over the spans' rows after `pre`; `add` adds to `out` instead of setting it.
     pub fn run(&self, exec: &mut Exec, x: &Buffer, io: ConvIo<'_>, state: &mut ConvState, out: &mut Buffer) {
+        exec.conv(&self.op(x, io), state, out);
+    }
+
+    /// Runs over `snake` of the spans' rows in one pass, if the executor can; otherwise nothing happens.
+    pub fn run_snaked(
+        &self,
+        exec: &mut Exec,
+        snake: Snake<'_>,
+        x: &Buffer,
+        spans: &[Span],
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        let io = ConvIo { spans, pre: Activation::None, add: false };
+        exec.conv_snaked(&self.op(x, io), snake, state, out)
+    }
+
+    fn op<'a>(&'a self, x: &'a Buffer, io: ConvIo<'a>) -> ConvOp<'a> {
         let c = &self.config;
-        let op = ConvOp {
+        ConvOp {
             x,
             spans: io.spans,
             pre: io.pre,
@@ -84,8 +102,7 @@ impl Conv1d {
             dilation: c.dilation,
             act: Activation::None,
             add: io.add,
-        };
-        exec.conv(&op, state, out);
+        }
     }
 
     /// `x + second(pre(self(pre(x))))` in one pass, if the executor can; otherwise nothing happens. `state` is this
@@ -194,7 +211,25 @@ impl ConvTranspose1d {
 
     /// Runs over the spans' rows after `pre`.
     pub fn run(&self, exec: &mut Exec, x: &Buffer, io: ConvIo<'_>, state: &mut ConvState, out: &mut Buffer) {
-        let op = ConvOp {
+        exec.conv(&self.op(x, io), state, out);
+    }
+
+    /// Runs over `snake` of the spans' rows in one pass, if the executor can; otherwise nothing happens.
+    pub fn run_snaked(
+        &self,
+        exec: &mut Exec,
+        snake: Snake<'_>,
+        x: &Buffer,
+        spans: &[Span],
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        let io = ConvIo { spans, pre: Activation::None, add: false };
+        exec.conv_snaked(&self.op(x, io), snake, state, out)
+    }
+
+    fn op<'a>(&'a self, x: &'a Buffer, io: ConvIo<'a>) -> ConvOp<'a> {
+        ConvOp {
             x,
             spans: io.spans,
             pre: io.pre,
@@ -205,8 +240,7 @@ impl ConvTranspose1d {
             dilation: 1,
             act: Activation::None,
             add: io.add,
-        };
-        exec.conv(&op, state, out);
+        }
     }
 
     /// Output channels.

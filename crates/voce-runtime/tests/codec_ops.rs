@@ -4,7 +4,7 @@ mod suite;
 
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Format, Matrix, Snake, Span, reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, Matrix, Snake, Span, reference,
 };
 
 #[test]
@@ -45,6 +45,25 @@ fn the_periodic_activation_agrees_for_small_and_large_arguments() {
         exec.fetch(&mut x, 1);
         assert!(x.row(0).iter().all(|v| (v - 3e20).abs() < 1e15), "{name}");
     });
+}
+
+#[test]
+fn the_periodic_activation_has_the_same_bits_on_every_instruction_set_with_fused_sums() {
+    let mut rng = Rng(73);
+    let n = 37;
+    let (rate, gain) = (rng.vector(n), rng.vector(n));
+    let mut runs: Vec<(Isa, Vec<f32>)> = Vec::new();
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        let mut rng = Rng(74);
+        let mut exec = Exec::with_isa(2, isa).unwrap();
+        let mut x = rng.buffer(50, n);
+        x.head_mut(50).iter_mut().for_each(|v| *v *= 40.0);
+        exec.snake_in_place(Snake { rate: &rate, gain: &gain }, &mut x, 50);
+        runs.push((isa, x.head(50).to_vec()));
+    }
+    for pair in runs.windows(2) {
+        assert!(pair[0].1 == pair[1].1, "{} and {}", pair[0].0, pair[1].0);
+    }
 }
 
 #[test]
@@ -107,4 +126,55 @@ fn dilated_convolutions_of_many_rows_agree_and_have_the_bits_of_few() {
             }
         }
     });
+}
+
+#[test]
+fn a_convolution_of_activated_rows_is_the_two_ops_where_an_executor_has_it() {
+    // (channels in, outputs, taps, dilation): gathered by eights and by fours, of odd widths, and to few outputs.
+    let cases = [(16, 24, 7, 3), (12, 20, 7, 9), (5, 8, 3, 1), (24, 1, 7, 1), (32, 1, 3, 1)];
+    let mut fused = 0;
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(75);
+        for (cin, n, taps, dilation) in cases {
+            for format in [Format::F32, Format::Bf16] {
+                let w = Matrix::pack(&arena, format, n, taps * cin, &rng.vec(n * taps * cin)).unwrap();
+                let (rate, gain, bias) = (rng.vector(cin), rng.vector(cin), rng.vector(n));
+                let snake = Snake { rate: &rate, gain: &gain };
+                let history = ConvOp::history(taps, 1, dilation);
+                let spec = ConvStateSpec { slots: 2, history, channels: cin, replicate: false };
+                let mut states = [ConvState::new(spec), ConvState::new(spec)];
+                for rows in [40, 3, 16] {
+                    let x = rng.buffer(rows, cin);
+                    let (mut one, mut two) = (Buffer::new(rows, n), Buffer::new(rows, n));
+                    let mut active = Buffer::new(rows, cin);
+                    let spans = [Span { slot: 1, rows }];
+                    let op = |x| ConvOp {
+                        x,
+                        spans: &spans,
+                        pre: Activation::None,
+                        w: &w,
+                        bias: Some(&bias),
+                        taps,
+                        stride: 1,
+                        dilation,
+                        act: Activation::None,
+                        add: false,
+                    };
+                    if !exec.conv_snaked(&op(&x), snake, &mut states[0], &mut one) {
+                        assert!(exec.shares_memory(), "{name}");
+                        continue;
+                    }
+                    fused += 1;
+                    exec.snake(snake, &x, rows, &mut active);
+                    exec.conv(&op(&active), &mut states[1], &mut two);
+                    exec.fetch(&mut one, rows);
+                    exec.fetch(&mut two, rows);
+                    let e = error(one.head(rows), &wide(two.head(rows)));
+                    assert!(e < 1e-5, "{name} {cin} {n} {taps} {dilation} {rows}: {e:e}");
+                }
+            }
+        }
+    });
+    assert!(fused >= 30, "{fused} convolutions");
 }

@@ -8,6 +8,7 @@ use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
+use crate::codec::CodecCommand;
 use crate::demo::DemoArgs;
 use crate::device::DeviceArgs;
 use crate::embedded;
@@ -71,6 +72,9 @@ pub(crate) enum Command {
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),
+    /// Encode audio into codes and decode codes, with a model's codec alone
+    #[command(subcommand)]
+    Codec(CodecCommand),
     /// Fetch models
     Pull(PullArgs),
     /// List models

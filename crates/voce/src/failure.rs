@@ -97,6 +97,9 @@ impl From<EngineError> for Failure {
             | EngineError::OtherTask { .. }
             | EngineError::NotYet { .. }
             | EngineError::OnlyAPart { .. }
+            | EngineError::NoCodec { .. }
+            | EngineError::Codec(_)
+            | EngineError::NoCodes { .. }
             | EngineError::Chunk { .. }
             | EngineError::Language { .. }
             | EngineError::NoFp8

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod codec;
 mod console;
 mod demo;
 mod device;
@@ -97,6 +98,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Hear(args) => hear::run(console, args),
         Command::Demo(args) => demo::run(console, args),
         Command::Voice(command) => voices::run(console, command),
+        Command::Codec(command) => codec::run(console, command),
         Command::Pull(args) => pull::run(console, args),
         Command::List(args) => models::list(console, args),
         Command::Show(args) => show::run(console, args),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use voce_models::codec::Codec;
 use voce_models::hearing::Hearing;
 use voce_models::speech::Speech;
 use voce_nn::{PackedCache, Precision};
@@ -99,6 +100,22 @@ pub(crate) fn random_hearing(
     match shape.family {
         Family::FastConformer => fastconformer::random(shape, seed, place, precision),
         Family::Kyutai | Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
+    }
+}
+
+/// Opens the codec of a model, or a codec by itself; a model without one says what it is.
+pub(crate) fn open_codec(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<Arc<dyn Codec>, EngineError> {
+    let identity = store.identify(reference)?;
+    match identity.family {
+        Family::Qwen => qwen::speech_tokenizer::open(store, reference, place, precision),
+        Family::Kyutai | Family::Pocket | Family::FastConformer => {
+            Err(EngineError::NoCodec { id: identity.id, title: identity.title })
+        }
     }
 }
 

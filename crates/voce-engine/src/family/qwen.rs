@@ -1,6 +1,7 @@
 //! Qwen3-TTS from files: the folder of a Hugging Face snapshot as it is published.
 
 pub(super) mod describe;
+pub(super) mod speech_tokenizer;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -120,15 +121,7 @@ impl Files {
         let folder = config.parent().unwrap_or(Path::new("")).to_owned();
         let parsed = QwenConfig::from_json(&read(&config)?).map_err(bad_config(&config))?;
         let path = folder.join(CODEC).join("config.json");
-        let missing = || EngineError::MissingFile {
-            name: format!("{CODEC}/config.json"),
-            tried: path.display().to_string(),
-        };
-        let json = if path.is_file() { read(&path)? } else { return Err(missing()) };
-        let codec = CodecConfig::from_json(&json).map_err(|e| {
-            let source = ConfigError::Unsupported(e.to_string());
-            EngineError::SpeechConfig { path: path.clone(), source }
-        })?;
+        let codec = codec_config(&path)?;
         Sound::check(&parsed, &codec).map_err(bad_config(&path))?;
         Ok(Self {
             folder,
@@ -137,6 +130,16 @@ impl Files {
             default_voice: located.entry.and_then(|e| Some(e.voices?.default.to_owned())),
         })
     }
+}
+
+/// The configuration of a codec.
+fn codec_config(path: &Path) -> Result<CodecConfig, EngineError> {
+    if !path.is_file() {
+        let tried = path.display().to_string();
+        return Err(EngineError::MissingFile { name: format!("{CODEC}/config.json"), tried });
+    }
+    let unsupported = |e: codec::CodecConfigError| ConfigError::Unsupported(e.to_string());
+    CodecConfig::from_json(&read(path)?).map_err(|e| bad_config(path)(unsupported(e)))
 }
 
 /// Opens the weights of a folder: one file, or shards with their index. Says which they are.

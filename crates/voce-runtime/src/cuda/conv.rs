@@ -8,7 +8,9 @@ use super::queue::Args;
 use super::row::FewRows;
 use super::streams::StreamArgs;
 use super::{Cuda, program};
-use crate::exec::{Buffer, ConvOp, ConvState, DepthwiseOp, Output, SubsampleOp, SubsampleState, UpsampleOp};
+use crate::exec::{
+    Buffer, ConvOp, ConvState, DepthwiseOp, Output, Snake, SubsampleOp, SubsampleState, UpsampleOp,
+};
 use crate::matrix::Format;
 use crate::simd::Activation;
 
@@ -132,7 +134,14 @@ fn row_blocks(rows: usize, lanes: u32) -> u32 {
 
 impl Cuda {
     /// Gathers the rows under the taps and multiplies them: a cacheful at a time.
-    pub(crate) fn conv(&mut self, op: &ConvOp<'_>, rows: usize, state: &mut ConvState, out: &mut Buffer) {
+    pub(crate) fn conv(
+        &mut self,
+        op: &ConvOp<'_>,
+        snake: Option<Snake<'_>>,
+        rows: usize,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) {
         let device = self.weights(op.w);
         let (out_stride, k_stride) = (op.w.n.max(out.cols()), device.stride);
         let mut store = StoreArgs {
@@ -144,7 +153,10 @@ impl Cuda {
             act: activation(op.act),
             store: u32::from(op.add),
         };
-        let stream = self.streams(op.x, op.spans, op.stride, op.pre, state);
+        let mut stream = self.streams(op.x, op.spans, op.stride, op.pre, state);
+        if let Some(snake) = snake {
+            stream = stream.snaked(self.constant(snake.rate), self.constant(snake.gain));
+        }
         let [taps, stride, dilation] = [op.taps, op.stride, op.dilation].map(|v| v as u32);
         let shape = TapsArgs { taps, stride, dilation, pad: 0 };
         let few = choice::few_rows(op.w.format, rows, k_stride, self.device().info().shared as usize);

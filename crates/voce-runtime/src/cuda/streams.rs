@@ -15,6 +15,9 @@ pub(crate) struct StreamArgs {
     past: Address,
     spans: Address,
     rows: Address,
+    /// Parameters of the periodic activation, where that is what new rows pass through.
+    rate: Address,
+    gain: Address,
     pub(super) width: u32,
     pub history: u32,
     count: u32,
@@ -24,7 +27,15 @@ pub(crate) struct StreamArgs {
     pub(super) unit: u32,
 }
 
+/// The number of the periodic activation of new rows: as in `common.cuh`.
+const ACT_SNAKE: u32 = 100;
+
 impl StreamArgs {
+    /// The same, with new rows that pass through the periodic activation of these parameters.
+    pub(super) fn snaked(self, rate: Address, gain: Address) -> Self {
+        Self { pre: ACT_SNAKE, rate, gain, ..self }
+    }
+
     /// Blocks that write the past rows which come next.
     pub(super) fn keep_blocks(&self) -> u32 {
         let width = if self.width.is_multiple_of(4) { self.width / 4 } else { self.width };
@@ -138,6 +149,8 @@ impl Cuda {
             past,
             spans: at,
             rows,
+            rate: 0,
+            gain: 0,
             width: spec.channels as u32,
             history: spec.history as u32,
             count: spans.len() as u32,
@@ -190,6 +203,8 @@ impl Cuda {
             past,
             spans,
             rows,
+            rate: 0,
+            gain: 0,
             width: (spec.bins * spec.channels) as u32,
             history: SubsampleState::HISTORY as u32,
             count: words.len() as u32,

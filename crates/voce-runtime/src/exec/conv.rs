@@ -5,7 +5,7 @@
 //! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated.
 
 use super::linear::{Operand, OperandKind, Product, run_product};
-use super::{Buffer, Exec, Shared, Span, Vector};
+use super::{Buffer, Exec, Shared, Snake, Span, Vector};
 use crate::cuda::PastRows;
 use crate::matrix::Matrix;
 use crate::memory::{AlignedVec, volume};
@@ -170,6 +170,36 @@ impl Exec {
     /// Runs a convolution. A slot has one span at most. Where `w` has more outputs than `out` has columns, each output row
     /// of the product is several consecutive rows of `out` (a transposed convolution).
     pub fn conv(&mut self, op: &ConvOp<'_>, state: &mut ConvState, out: &mut Buffer) {
+        self.conv_of(op, None, state, out);
+    }
+
+    /// The convolution of `snake(x)` in one pass, if this executor can; otherwise nothing happens, and the caller runs the
+    /// two ops. It takes no other activation of the input.
+    pub fn conv_snaked(
+        &mut self,
+        op: &ConvOp<'_>,
+        snake: Snake<'_>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        assert!(op.pre == Activation::None, "one activation of the input");
+        assert!(
+            [snake.rate, snake.gain].iter().all(|v| v.len() == op.x.cols),
+            "a rate and a gain per channel"
+        );
+        if self.cuda.is_some() {
+            self.conv_of(op, Some(snake), state, out);
+        }
+        self.cuda.is_some()
+    }
+
+    fn conv_of(
+        &mut self,
+        op: &ConvOp<'_>,
+        snake: Option<Snake<'_>>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) {
         let (cin, hist) = (op.x.cols, state.spec.history);
         let rows_in: usize = op.spans.iter().map(|s| s.rows).sum();
         assert_eq!(op.w.k, op.taps * cin, "kernel width");
@@ -207,7 +237,7 @@ impl Exec {
             return;
         }
         if let Some(cuda) = &mut self.cuda {
-            return cuda.conv(op, rows_in / op.stride, state, out);
+            return cuda.conv(op, snake, rows_in / op.stride, state, out);
         }
         self.scratch.operand.reserve_zeroed(total * value);
         self.reserve_products(longest);

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod codec;
 mod codes;
 mod hear;
 mod models;

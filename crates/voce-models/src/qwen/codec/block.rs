@@ -98,7 +98,7 @@ impl Block {
         }
     }
 
-    /// Runs over the spans' rows of `x`, which it activates in place; the spans' rows grow.
+    /// Runs over the spans' rows of `x`, which it may activate in place; the spans' rows grow.
     pub(super) fn run(
         &self,
         exec: &mut Exec,
@@ -113,17 +113,21 @@ impl Block {
             }
         };
         let mut rows = spans.iter().map(|s| s.rows).sum();
-        exec.snake_in_place(self.before.op(), x, rows);
-        show(exec, 0, x, rows);
         let BlockState { up, units, x: out, active, hidden } = state;
-        self.up.run(exec, x, ConvIo { spans, pre: Activation::None, add: false }, up, out);
+        if !self.up.run_snaked(exec, self.before.op(), x, spans, up, out) {
+            exec.snake_in_place(self.before.op(), x, rows);
+            show(exec, 0, x, rows);
+            self.up.run(exec, x, ConvIo { spans, pre: Activation::None, add: false }, up, out);
+        }
         spans.iter_mut().for_each(|s| s.rows *= self.ratio);
         rows *= self.ratio;
         show(exec, 1, out, rows);
         for (i, (unit, past)) in self.units.iter().zip(units).enumerate() {
-            exec.snake(unit.before.op(), out, rows, active);
-            let io = ConvIo { spans, pre: Activation::None, add: false };
-            unit.first.run(exec, active, io, past, hidden);
+            if !unit.first.run_snaked(exec, unit.before.op(), out, spans, past, hidden) {
+                exec.snake(unit.before.op(), out, rows, active);
+                let io = ConvIo { spans, pre: Activation::None, add: false };
+                unit.first.run(exec, active, io, past, hidden);
+            }
             exec.snake_in_place(unit.between.op(), hidden, rows);
             let mut op = unit.second.op(&*hidden, rows);
             op.gate = Gate::Add;

@@ -6,6 +6,8 @@ use voce_runtime::RopeStyle;
 
 /// Positions that an attention window may have.
 pub const MAX_WINDOW: usize = 8192;
+/// What any width, rate or number of entries may be: far beyond any codec, and small enough to multiply.
+pub const MAX_SIZE: usize = 1 << 20;
 /// What a residual unit of the decoder is dilated by, in the order of units.
 pub(super) const DILATIONS: [usize; 3] = [1, 3, 9];
 /// Kernel of the convolutions next to the transformer and of residual units, rows of channels either way.
@@ -225,6 +227,14 @@ fn unsupported<T>(what: String) -> Result<T, CodecConfigError> {
     Err(CodecConfigError::Unsupported(what))
 }
 
+/// Whether all sizes can be multiplied with each other without a care.
+fn bounded(sizes: &[usize]) -> Result<(), CodecConfigError> {
+    match sizes.iter().find(|&&size| size > MAX_SIZE) {
+        Some(size) => unsupported(format!("a size of {size}: {MAX_SIZE} is the most")),
+        None => Ok(()),
+    }
+}
+
 impl CodecConfig {
     /// Reads a `config.json` and refuses by name what cannot be run.
     pub fn from_json(text: &str) -> Result<Self, CodecConfigError> {
@@ -240,7 +250,9 @@ impl CodecConfig {
                 self.model_type
             ));
         }
-        if self.output_sample_rate == 0 || self.input_sample_rate == 0 {
+        let rates = [self.output_sample_rate, self.input_sample_rate];
+        bounded(&rates)?;
+        if rates.contains(&0) {
             return unsupported("a sample rate is zero".into());
         }
         let d = &self.decoder_config;
@@ -258,6 +270,12 @@ impl CodecConfig {
             return unsupported(format!(
                 "the encoder takes {:?} samples a position: frames of {} samples would not be two positions",
                 e.upsampling_ratios, self.encode_downsample_rate
+            ));
+        }
+        if self.input_sample_rate != e.sampling_rate {
+            return unsupported(format!(
+                "it takes {} samples a second and its encoder {}",
+                self.input_sample_rate, e.sampling_rate
             ));
         }
         let kept = self.encoder_valid_num_quantizers;
@@ -308,14 +326,25 @@ impl CodecDecoderConfig {
     }
 
     fn check(&self) -> Result<(), CodecConfigError> {
-        let sizes = [self.codebook_size, self.codebook_dim / 2, self.latent_dim, self.frame_size()];
+        let sizes = [
+            self.codebook_size,
+            self.codebook_dim / 2,
+            self.latent_dim,
+            self.frame_size(),
+            self.hidden_size,
+            self.intermediate_size,
+            self.num_attention_heads,
+            self.num_key_value_heads,
+            self.head_dim.unwrap_or(1),
+            self.decoder_dim,
+        ];
+        bounded(&sizes)?;
         if sizes.contains(&0) || self.num_quantizers < 2 || self.upsample_rates.is_empty() {
             return unsupported("a size, rate or number of codebooks of its decoder is too small".into());
         }
-        if self.frame_size() > 1 << 20 || self.sliding_window > MAX_WINDOW {
+        if self.sliding_window > MAX_WINDOW {
             return unsupported(format!(
-                "frames of {} samples and a window of {} are beyond any use",
-                self.frame_size(),
+                "a window of {} positions: {MAX_WINDOW} is the most",
                 self.sliding_window
             ));
         }
@@ -368,7 +397,10 @@ impl CodecEncoderConfig {
             self.num_attention_heads,
             self.num_key_value_heads,
             self.head_dim(),
+            self.num_quantizers,
         ];
+        bounded(&sizes)?;
+        bounded(&[self.intermediate_size, self.num_residual_layers, self.dilation_growth_rate, self.hop()])?;
         if sizes.contains(&0) || self.upsampling_ratios.contains(&0) || self.upsampling_ratios.len() > 16 {
             return unsupported("a size or ratio of its encoder is zero".into());
         }
@@ -401,5 +433,80 @@ impl CodecEncoderConfig {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn published() -> Value {
+        json!({
+            "model_type": "qwen3_tts_tokenizer_12hz",
+            "decoder_config": {"hidden_size": 512, "head_dim": 64, "intermediate_size": 1024},
+            "encoder_config": {"_frame_rate": 12.5, "a_field_of_another_version": true},
+        })
+    }
+
+    #[test]
+    fn the_published_sizes_are_the_defaults() {
+        let c = CodecConfig::from_json(&published().to_string()).unwrap();
+        assert_eq!((c.codebooks(), c.decode_upsample_rate, c.frame_rate()), (16, 1920, 12.5));
+        assert_eq!(c.decoder_config.transformer().window, Some(72));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_named() {
+        let refused = |path: &str, value: Value| {
+            let mut json = published();
+            *json.pointer_mut(path).unwrap_or(&mut Value::Null) = value.clone();
+            if json.pointer(path).is_none() {
+                let (parent, key) = path.rsplit_once('/').unwrap();
+                json.pointer_mut(parent).unwrap()[key] = value;
+            }
+            CodecConfig::from_json(&json.to_string()).unwrap_err().to_string()
+        };
+        let (decoder, encoder) = ("/decoder_config", "/encoder_config");
+        for (path, value, says) in [
+            ("/model_type".to_owned(), json!("qwen3_tts_tokenizer_25hz"), "25hz"),
+            ("/decode_upsample_rate".into(), json!(1000), "1920 samples of a frame"),
+            ("/output_sample_rate".into(), json!(0), "rate is zero"),
+            ("/input_sample_rate".into(), json!(16_000), "16000"),
+            ("/encoder_valid_num_quantizers".into(), json!(33), "33 of 32"),
+            (format!("{decoder}/sliding_window"), json!(MAX_WINDOW + 1), "8192 is the most"),
+            (format!("{decoder}/sliding_window"), json!(0), "at least one"),
+            (format!("{decoder}/latent_dim"), json!(MAX_SIZE + 1), "1048576 is the most"),
+            (format!("{decoder}/latent_dim"), json!(u64::MAX), "is the most"),
+            (format!("{decoder}/upsample_rates"), json!([u64::MAX, 3]), "is the most"),
+            (format!("{decoder}/upsample_rates"), json!([]), "too small"),
+            (format!("{decoder}/decoder_dim"), json!(1000), "halved"),
+            (format!("{decoder}/hidden_act"), json!("gelu"), "gelu"),
+            (format!("{decoder}/num_key_value_heads"), json!(3), "3 key heads"),
+            (format!("{decoder}/head_dim"), json!(5), "even"),
+            (format!("{decoder}/num_quantizers"), json!(1), "too small"),
+            (format!("{encoder}/audio_channels"), json!(2), "mono"),
+            (format!("{encoder}/pad_mode"), json!("reflect"), "pads"),
+            (format!("{encoder}/use_conv_shortcut"), json!(true), "shortcuts"),
+            (format!("{encoder}/upsampling_ratios"), json!([8, 6, 5]), "two to one"),
+            (format!("{encoder}/_frame_rate"), json!(25.0), "two to one"),
+            (format!("{encoder}/hidden_act"), json!("silu"), "silu"),
+            (format!("{encoder}/codebook_dim"), json!(128), "wide"),
+            (format!("{encoder}/compress"), json!(0), "zero"),
+        ] {
+            let text = refused(&path, value);
+            assert!(text.contains(says), "{path}: {text}");
+        }
+        assert!(CodecConfig::from_json("{").is_err());
+        assert!(CodecConfig::from_json("{\"model_type\": 3}").is_err());
+    }
+
+    #[test]
+    fn the_largest_sizes_are_taken() {
+        let mut json = published();
+        json["decoder_config"]["sliding_window"] = json!(MAX_WINDOW);
+        json["decoder_config"]["latent_dim"] = json!(MAX_SIZE);
+        CodecConfig::from_json(&json.to_string()).unwrap();
     }
 }

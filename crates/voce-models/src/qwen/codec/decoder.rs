@@ -422,9 +422,11 @@ impl CodecDecoder {
         watch: &mut Watcher<'_>,
     ) {
         let (count, at) = (rows(spans), 1 + self.blocks.len());
-        exec.snake_in_place(self.snake.op(), x, count);
-        watch.show(exec, DecoderStage::Decoder(at), x, count);
-        self.last.run(exec, x, ConvIo { spans, pre: Activation::None, add: false }, past, out);
+        if !self.last.run_snaked(exec, self.snake.op(), x, spans, past, out) {
+            exec.snake_in_place(self.snake.op(), x, count);
+            watch.show(exec, DecoderStage::Decoder(at), x, count);
+            self.last.run(exec, x, ConvIo { spans, pre: Activation::None, add: false }, past, out);
+        }
         watch.show(exec, DecoderStage::Decoder(at + 1), out, count);
     }
 

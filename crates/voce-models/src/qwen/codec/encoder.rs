@@ -6,6 +6,7 @@ use voce_runtime::{Activation, Buffer, Exec, Format, RopeStyle};
 use super::config::{CodecConfig, CodecEncoderConfig};
 use super::names::TransformersNames;
 use super::quantizer::table;
+use crate::codec::Codes;
 use crate::mimi::{EncoderParts, MimiEncoder, PadMode, SeanetConfig, StageWatch};
 
 /// Seconds that are encoded at most: every position sees all before it.
@@ -22,15 +23,11 @@ pub enum EncodeError {
     #[error("there are no samples to encode: give a recording of at least one frame")]
     Empty,
     /// More than [`MAX_ENCODED_SECONDS`].
-    #[error("{seconds} s of audio: at most {MAX_ENCODED_SECONDS} s are encoded at once; cut the recording")]
-    TooLong {
-        /// Seconds, rounded up.
-        seconds: usize,
-    },
+    #[error(
+        "more than {MAX_ENCODED_SECONDS} s of audio, which is the most that is encoded at once: cut the recording"
+    )]
+    TooLong,
 }
-
-/// Codes of a recording: a list per codebook, all of one length.
-pub type Codes = Vec<Vec<u32>>;
 
 /// The encoder half of the codec.
 pub struct CodecEncoder {
@@ -143,7 +140,7 @@ impl CodecEncoder {
             kv: f.kv,
         };
         let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS };
-        let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::new(l)), &parts, f)?;
+        let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::over(l)), &parts, f)?;
         let q = l.sub("encoder.quantizer");
         let (first, all) = (c.num_semantic_quantizers, config.encoder_valid_num_quantizers);
         Ok(Self {
@@ -173,10 +170,9 @@ impl CodecEncoder {
 
     /// Whether that many samples can be encoded.
     pub fn check(&self, samples: usize) -> Result<(), EncodeError> {
-        let seconds = samples.div_ceil(self.sample_rate());
         match samples {
             0 => Err(EncodeError::Empty),
-            n if n > MAX_ENCODED_SECONDS * self.sample_rate() => Err(EncodeError::TooLong { seconds }),
+            n if n > MAX_ENCODED_SECONDS * self.sample_rate() => Err(EncodeError::TooLong),
             _ => Ok(()),
         }
     }

@@ -9,9 +9,13 @@ mod names;
 mod quantizer;
 mod random;
 mod vocoder;
+mod whole;
 
-pub use config::{CodecConfig, CodecConfigError, CodecDecoderConfig, CodecEncoderConfig, MAX_WINDOW};
+pub use config::{
+    CodecConfig, CodecConfigError, CodecDecoderConfig, CodecEncoderConfig, MAX_SIZE, MAX_WINDOW,
+};
 pub use decoder::{CodecDecoder, CodecDecoderState, DecoderStage, DecoderWatch};
-pub use encoder::{CodecEncoder, Codes, EncodeError, MAX_ENCODED_SECONDS};
+pub use encoder::{CodecEncoder, EncodeError, MAX_ENCODED_SECONDS};
 pub use random::random_weights;
 pub use vocoder::CodecVocoder;
+pub use whole::SpeechTokenizer;

@@ -13,7 +13,7 @@ pub(super) struct TransformersNames {
 
 impl TransformersNames {
     /// The encoder's tensors of a speech tokenizer.
-    pub(super) fn new(l: &Loader) -> Arc<dyn Weights> {
+    pub(super) fn over(l: &Loader) -> Arc<dyn Weights> {
         Arc::new(Self { l: l.sub("encoder") })
     }
 }

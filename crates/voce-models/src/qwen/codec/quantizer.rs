@@ -32,7 +32,7 @@ impl Quantizer {
     /// Loads `rvq_first` and `rvq_rest`.
     pub(super) fn load(l: &Loader, c: &CodecDecoderConfig, f: Formats) -> Result<Self, WeightError> {
         let (width, out, codebooks) = (c.codebook_dim / 2, c.codebook_dim, c.num_quantizers);
-        let mut tables = Vec::with_capacity(codebooks * c.codebook_size * width);
+        let mut tables = Vec::new();
         for book in 0..codebooks {
             let (part, layer) = if book == 0 { ("rvq_first", 0) } else { ("rvq_rest", book - 1) };
             let l = l.sub(part).sub("vq.layers").sub(layer).sub("_codebook");

@@ -6,6 +6,11 @@ use voce_audio::magnitude_mel::MAGNITUDE_MEL_RATE;
 /// Mel bands that the published front end makes.
 pub(super) const MEL_BANDS: usize = 128;
 
+/// What any of its sizes may be.
+const MAX_SIZE: usize = 1 << 16;
+/// Layers that it may have.
+const MAX_LAYERS: usize = 64;
+
 /// `speaker_encoder_config` of a Base model's `config.json`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default)]
@@ -64,6 +69,11 @@ impl SpeakerConfig {
         let sizes = [self.enc_dim, self.enc_attention_channels, self.enc_res2net_scale, self.enc_se_channels];
         let all =
             sizes.iter().chain(&self.enc_channels).chain(&self.enc_kernel_sizes).chain(&self.enc_dilations);
+        if all.clone().any(|&n| n > MAX_SIZE) || layers > MAX_LAYERS {
+            return Err(format!(
+                "a speaker encoder of more than {MAX_LAYERS} layers or of a size above {MAX_SIZE}"
+            ));
+        }
         if all.into_iter().any(|&n| n == 0) || self.enc_kernel_sizes.iter().any(|k| k.is_multiple_of(2)) {
             return Err("a size of the speaker encoder is zero, or a kernel is even".into());
         }
@@ -83,5 +93,35 @@ impl SpeakerConfig {
     pub(super) fn least_rows(&self) -> usize {
         let reach = self.enc_kernel_sizes.iter().zip(&self.enc_dilations).map(|(k, d)| (k - 1) * d / 2);
         reach.max().unwrap_or(0) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_run_is_named() {
+        let good = SpeakerConfig::default();
+        good.check().unwrap();
+        assert_eq!(good.least_rows(), 5);
+        let with = |change: fn(&mut SpeakerConfig)| {
+            let mut c = good.clone();
+            change(&mut c);
+            c.check().unwrap_err()
+        };
+        for (text, says) in [
+            (with(|c| c.mel_dim = 80), "80 bands"),
+            (with(|c| c.sample_rate = 16_000), "16000 Hz"),
+            (with(|c| c.enc_channels = vec![512, 1536]), "three layers"),
+            (with(|c| c.enc_kernel_sizes[1] = 4), "even"),
+            (with(|c| c.enc_res2net_scale = 0), "zero"),
+            (with(|c| c.enc_res2net_scale = 7), "groups"),
+            (with(|c| c.enc_channels[4] = 1024), "all of them together"),
+            (with(|c| c.enc_dim = MAX_SIZE + 1), "above 65536"),
+            (with(|c| c.enc_dilations[0] = usize::MAX), "above 65536"),
+        ] {
+            assert!(text.contains(says), "{text}");
+        }
     }
 }

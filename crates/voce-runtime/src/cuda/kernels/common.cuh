@@ -171,6 +171,8 @@ DEV float block_max(float x, float* scratch) {
 
 // The order of `Activation` in Rust.
 #define ACT_NONE 0
+// Of rows of a stream alone: the periodic activation, whose parameters the stream has.
+#define ACT_SNAKE 100
 #define ACT_RELU 1
 #define ACT_SILU 2
 #define ACT_ELU 3
@@ -273,6 +275,22 @@ DEV float apply_norm(const Norm& n, const Moments& m, float x, u32 row, u32 i) {
     if (n.scale) x *= 1.0f + at<const float>(n.scale)[(u64)row * n.scale_stride + i];
     if (n.shift) x += at<const float>(n.shift)[(u64)row * n.shift_stride + i];
     return x;
+}
+
+// x + gain * sin(rate * x)^2, with the sine of simd/snake.rs: its square has a period of pi, so no quadrant matters.
+DEV float snaked(float x, float rate, float gain) {
+    const float y = x * rate, n = rintf(y * 0.318309886f);
+    float r = fmaf(n, -3.140625f, y);
+    r = fmaf(n, -9.675026e-4f, r);
+    r = fmaf(n, -1.509958e-7f, r);
+    r = fminf(fmaxf(r, -1.57079633f), 1.57079633f);
+    const float z = r * r;
+    float p = fmaf(2.5904724e-6f, z, -1.980089e-4f);
+    p = fmaf(p, z, 8.3329e-3f);
+    p = fmaf(p, z, -0.16666648f);
+    p = fmaf(p, z, 1.0f);
+    const float s = p * r;
+    return fmaf(s * s, gain, x);
 }
 
 // Four values of a row of parameters.

@@ -4,7 +4,7 @@
 // need next into the other, so one launch does both; which half is which is in the table of spans.
 
 struct Stream {
-    u64 x, past, spans, rows;
+    u64 x, past, spans, rows, rate, gain;
     u32 width, history, count, pre, replicate, unit;
 };
 
@@ -45,7 +45,17 @@ DEV u32 activate_narrow2(u32 act, float x, float y) {
     if (act == ACT_ELU) return narrow2(elu_roughly(x), elu_roughly(y));
     return narrow2(activate(act, x), activate(act, y));
 }
-DEV float stream_value(const StreamRow& row, u32 i) { return row.at ? activate(row.act, row.at[i]) : 0.0f; }
+// Four values of a row of a stream, activated; `i` is the first one's column.
+DEV float4 stream4(const Stream& s, const StreamRow& r, const float4& v, u32 i) {
+    if (r.act != ACT_SNAKE) return activate4(r.act, v);
+    const float4 rate = *at<const float4>(s.rate + 4 * (u64)i), gain = *at<const float4>(s.gain + 4 * (u64)i);
+    return {snaked(v.x, rate.x, gain.x), snaked(v.y, rate.y, gain.y), snaked(v.z, rate.z, gain.z), snaked(v.w, rate.w, gain.w)};
+}
+DEV float stream_value(const Stream& s, const StreamRow& row, u32 i) {
+    if (!row.at) return 0.0f;
+    if (row.act == ACT_SNAKE) return snaked(row.at[i], at<const float>(s.rate)[i], at<const float>(s.gain)[i]);
+    return activate(row.act, row.at[i]);
+}
 
 // Four values of the past rows that come next; `StreamArgs::keep_blocks` counts them.
 DEV void stream_keep4(const Stream& s, u32 index) {
@@ -58,7 +68,7 @@ DEV void stream_keep4(const Stream& s, u32 index) {
     const StreamRow r = stream_row(s, p, h + p.rows);
     float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
     if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
-    *reinterpret_cast<float4*>(at<float>(s.past) + row * s.width + i) = activate4(r.act, v);
+    *reinterpret_cast<float4*>(at<float>(s.past) + row * s.width + i) = stream4(s, r, v, i);
 }
 
 // One value of the past rows that come next, or four where rows are whole fours.
@@ -70,7 +80,7 @@ DEV void stream_keep(const Stream& s, u32 index) {
     const StreamSpan p = at<const StreamSpan>(s.spans)[span];
     if (p.rows == 0) return;
     const u64 row = (u64)(2 * p.slot + (p.half ^ 1)) * s.history + h;
-    at<float>(s.past)[row * s.width + i] = stream_value(stream_row(s, p, h + p.rows), i);
+    at<float>(s.past)[row * s.width + i] = stream_value(s, stream_row(s, p, h + p.rows), i);
 }
 
 // The shape of a convolution over a stream.
@@ -82,23 +92,27 @@ DEV float4 under_taps(const Stream& s, const StreamSpan& p, const Taps& t, u32 b
     if (s.width % 4 == 0) {
         const StreamRow r = stream_row(s, p, begin + i / s.width * t.dilation);
         if (!r.at) return {0.0f, 0.0f, 0.0f, 0.0f};
-        return activate4(r.act, *reinterpret_cast<const float4*>(r.at + i % s.width));
+        return stream4(s, r, *reinterpret_cast<const float4*>(r.at + i % s.width), i % s.width);
     }
     float part[4];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
         const u32 tap = (i + j) / s.width;
         part[j] = 0.0f;
-        if (tap < t.taps) part[j] = stream_value(stream_row(s, p, begin + tap * t.dilation), (i + j) % s.width);
+        if (tap < t.taps) part[j] = stream_value(s, stream_row(s, p, begin + tap * t.dilation), (i + j) % s.width);
     }
     return {part[0], part[1], part[2], part[3]};
 }
 
 // Eight values of a row of a stream, activated, as bf16.
-DEV uint4 narrow_row8(const StreamRow& r, u32 i) {
+DEV uint4 narrow_row8(const Stream& s, const StreamRow& r, u32 i) {
     if (!r.at) return {0, 0, 0, 0};
     const float4 v = *reinterpret_cast<const float4*>(r.at + i), w = *reinterpret_cast<const float4*>(r.at + i + 4);
     if (r.act == ACT_NONE) return {narrow2(v.x, v.y), narrow2(v.z, v.w), narrow2(w.x, w.y), narrow2(w.z, w.w)};
+    if (r.act == ACT_SNAKE) {
+        const float4 a = stream4(s, r, v, i), b = stream4(s, r, w, i + 4);
+        return {narrow2(a.x, a.y), narrow2(a.z, a.w), narrow2(b.x, b.y), narrow2(b.z, b.w)};
+    }
     return {activate_narrow2(r.act, v.x, v.y), activate_narrow2(r.act, v.z, v.w), activate_narrow2(r.act, w.x, w.y),
             activate_narrow2(r.act, w.z, w.w)};
 }
@@ -145,7 +159,7 @@ KERNEL(conv_operand8, ConvArgs, 256) {
 #pragma unroll 2
         for (u32 tap = 0; tap < a.shape.taps; tap++)
             *reinterpret_cast<uint4*>(out + tap * s.width + i) =
-                narrow_row8(stream_row(s, p, begin + tap * a.shape.dilation), i);
+                narrow_row8(s, stream_row(s, p, begin + tap * a.shape.dilation), i);
     }
 }
 
@@ -220,7 +234,7 @@ KERNEL(conv_line, ThinConvArgs, 256) {
         if (row < seen) {
             const StreamRow r = stream_row(s, p, local + row);
             if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
-            v = activate4(r.act, v);
+            v = stream4(s, r, v, i);
         }
 #pragma unroll
         for (u32 tap = 0; tap < LINE_TAPS; tap++) {
@@ -261,7 +275,7 @@ KERNEL(upsample, UpsampleArgs, 256) {
     for (u32 i = threadIdx.x % a.lanes; i < s.width; i += a.lanes) {
         float sum = 0.0f;
         for (u32 tap = 0; tap < a.taps; tap++)
-            sum += stream_value(stream_row(s, p, now - tap), i) * w[(u64)tap * a.stride * s.width + i];
+            sum += stream_value(s, stream_row(s, p, now - tap), i) * w[(u64)tap * a.stride * s.width + i];
         out[i] = sum;
     }
 }

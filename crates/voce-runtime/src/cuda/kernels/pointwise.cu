@@ -40,22 +40,6 @@ struct SnakeArgs {
     u32 rows, n;
 };
 
-// x + gain * sin(rate * x)^2, with the sine of simd/snake.rs: its square has a period of pi, so no quadrant matters.
-DEV float snaked(float x, float rate, float gain) {
-    const float y = x * rate, n = rintf(y * 0.318309886f);
-    float r = fmaf(n, -3.140625f, y);
-    r = fmaf(n, -9.675026e-4f, r);
-    r = fmaf(n, -1.509958e-7f, r);
-    r = fminf(fmaxf(r, -1.57079633f), 1.57079633f);
-    const float z = r * r;
-    float p = fmaf(2.5904724e-6f, z, -1.980089e-4f);
-    p = fmaf(p, z, 8.3329e-3f);
-    p = fmaf(p, z, -0.16666648f);
-    p = fmaf(p, z, 1.0f);
-    const float s = p * r;
-    return fmaf(s * s, gain, x);
-}
-
 KERNEL(snake, SnakeArgs, 256) {
     const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (u64)a.rows * a.n) return;

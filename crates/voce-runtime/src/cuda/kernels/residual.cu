@@ -48,7 +48,7 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
     for (u32 e = threadIdx.x; e < (16 * tiles + s.history) * (WIDTH / 8); e += RESIDUAL_THREADS) {
         const u32 row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
         uint4 v = {0, 0, 0, 0};
-        if (row < valid + s.history) v = narrow_row8(stream_row(s, p, local + row), i);
+        if (row < valid + s.history) v = narrow_row8(s, stream_row(s, p, local + row), i);
         *reinterpret_cast<uint4*>(rows + row * STRIDE + i) = v;
     }
     __syncthreads();
