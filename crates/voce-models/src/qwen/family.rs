@@ -91,7 +91,9 @@ impl Qwen {
         if request.noise_clamp.is_some() {
             return unsupported("noise clamp");
         }
-        if request.eos_threshold.is_some() || request.frames_after_eos.is_some() {
+        // A threshold that nothing reaches means that the end is not to come.
+        let threshold = request.eos_threshold.filter(|t| *t != f32::INFINITY);
+        if threshold.is_some() || request.frames_after_eos.is_some() {
             return unsupported("threshold or frames of the end");
         }
         if let Some(instruct) = request.instruct.as_deref().filter(|text| !text.is_empty()) {

@@ -24,6 +24,8 @@ pub struct Talker {
 pub struct Draws {
     first: Sampling,
     rest: Sampling,
+    /// The end is never drawn.
+    endless: bool,
 }
 
 impl Talker {
@@ -111,12 +113,13 @@ impl Talker {
                 seed,
                 ..Sampling::default()
             },
+            endless: request.eos_threshold == Some(f32::INFINITY),
         }
     }
 
     /// A slot's part of a step after so many frames.
     pub fn row(&self, slot: usize, draws: &Draws, frames: usize) -> FrameRow {
-        let also = (frames >= MIN_TOKENS).then_some(self.eos);
+        let also = (frames >= MIN_TOKENS && !draws.endless).then_some(self.eos);
         FrameRow { slot, first: Sampling { also, ..draws.first }, rest: draws.rest }
     }
 }

@@ -9,6 +9,7 @@ mod abuse_slots;
 mod abuse_voices;
 mod autobahn;
 mod clients;
+mod codes;
 mod core;
 mod counter;
 mod deepgram;

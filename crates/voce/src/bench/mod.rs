@@ -157,8 +157,7 @@ fn one(
         (Some(name), _) => Some(speaker.voice(name)?),
         (None, made) => made,
     };
-    let voice_name =
-        name.or_else(|| voice.as_ref().map(|_| format!("{} random positions", voice::POSITIONS)));
+    let voice_name = name.or_else(|| voice.as_ref().map(|voice| format!("{voice:?}").to_lowercase()));
     let request = SpeakRequest::default()
         .with_voice(voice.map_or(VoiceChoice::Nobody, VoiceChoice::Ready))
         .with_seed(SEED)
