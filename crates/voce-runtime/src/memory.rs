@@ -15,7 +15,7 @@ const HUGE: usize = 2 << 20;
 const SLAB: usize = 16 << 20;
 /// From this size on memory comes from the operating system, which gives pages only once they are touched:
 /// the slots that no stream uses cost nothing.
-const PAGES_FROM: usize = 1 << 20;
+pub(crate) const PAGES_FROM: usize = 1 << 20;
 
 /// The product of lengths, which is one of memory.
 pub(crate) fn volume<const N: usize>(lengths: [usize; N]) -> usize {

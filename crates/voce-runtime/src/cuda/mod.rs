@@ -63,9 +63,10 @@ use crate::exec::{AttendedSet, Buffer, Vector, View};
 use driver::Address;
 use queue::Queue;
 
-/// Fetch by which the host's half of a buffer is pinned, and bytes from which it is worth it.
+/// Fetch by which the host's half of a buffer is pinned, and bytes from which it is worth it; from there on it has pages of
+/// its own, so that nothing else is pinned with it.
 const PINNED_FETCHES: u32 = 4;
-const PINNED_BYTES: usize = 256 << 10;
+const PINNED_BYTES: usize = crate::memory::PAGES_FROM;
 
 /// Facts about every NVIDIA device of this machine, or why none can be used.
 #[cfg(feature = "cuda")]

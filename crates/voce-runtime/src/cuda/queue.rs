@@ -165,8 +165,11 @@ impl Queue {
 
     fn enqueue(&mut self) -> Result<(), CudaError> {
         let driver = &self.device.driver;
-        for area in self.areas.iter().filter(|a| !a.recorded().is_empty()) {
-            driver.upload(self.stream, area.address(0), area.recorded())?;
+        for area in &mut self.areas {
+            let (to, bytes) = (area.address(0), area.sent());
+            if !bytes.is_empty() {
+                driver.upload(self.stream, to, bytes)?;
+            }
         }
         if self.use_events {
             let ms = driver.enqueue_timed(self.stream, &self.commands, &self.args)?;
