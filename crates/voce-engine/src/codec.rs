@@ -36,7 +36,8 @@ const CODES: &str = "codes";
 /// How a codec is to run.
 #[derive(Clone, Debug, Default)]
 pub struct CodecOptions {
-    /// Precision of the weights; none is f32, with which codes are those of the published package.
+    /// Precision of the weights; none is f32, with which codes are those of the published package (on a GPU: of one whose
+    /// products may not round to TF32).
     pub precision: Option<Precision>,
     /// Where it runs.
     pub device: Placement,

@@ -10,7 +10,7 @@ use voce_engine::store::Store;
 
 use crate::args::PrecisionArg;
 use crate::console::Console;
-use crate::device::{self, DeviceArgs};
+use crate::device::{self, DeviceArgs, Switch};
 use crate::failure::{Failure, Outcome};
 use crate::say::sink::Target;
 use crate::{interrupt, whole_file};
@@ -62,7 +62,9 @@ pub(crate) struct CodecArgs {
 impl CodecArgs {
     fn open(&self, console: Console) -> Outcome<Codec> {
         let store = Store::from_env()?;
-        let device = self.device.open()?;
+        // Products of rounded factors would choose other codes now and then.
+        let tf32 = if self.precision == PrecisionArg::F32 { Switch::Off } else { self.device.tf32 };
+        let device = DeviceArgs { tf32, ..self.device.clone() }.open()?;
         let options = CodecOptions {
             precision: Some(device::precision(self.precision, device.as_ref())),
             device: device.into(),
