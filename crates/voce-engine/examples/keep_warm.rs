@@ -15,17 +15,17 @@ fn main() -> Result<(), EngineError> {
     let (pause, rounds) = (Duration::from_secs(args.next().unwrap_or(3).into()), args.next().unwrap_or(20));
     for shape in ["pocket-7m", "pocket-100m"] {
         let open = |keep_warm| {
-            Speaker::random(shape, 1, &SpeakerOptions { keep_warm, slots: 1, ..SpeakerOptions::default() })
+            Speaker::random(shape, 1, &SpeakerOptions::default().with_keep_warm(keep_warm).with_slots(1))
         };
         measure(shape, pause, rounds, open, |speaker| {
-            let request = SpeakRequest { max_frames: Some(2), ..SpeakRequest::default() };
+            let request = SpeakRequest::default().with_max_frames(Some(2));
             let mut stream = speaker.speak("Hello there.", &request)?;
             stream.try_for_each(|chunk| chunk.map(drop))?;
             Ok(stream.stats().first_audio.unwrap_or_default())
         })?;
     }
     let open = |keep_warm| {
-        let options = ListenerOptions { keep_warm, slots: 1, ..ListenerOptions::default() };
+        let options = ListenerOptions::default().with_keep_warm(keep_warm).with_slots(1);
         Listener::random("fastconformer-0.12b", 1, &options)
     };
     measure("fastconformer-0.12b", pause, rounds, open, |listener| {

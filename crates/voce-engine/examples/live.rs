@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let audio = decode_file(path.as_ref(), &DecodeLimits::default())?;
     let samples = resample(&audio.to_mono(), audio.sample_rate, rate as u32);
 
-    let request = ListenRequest { endpoint: Endpointing::live(), partials: true, ..Default::default() };
+    let request = ListenRequest::default().with_endpoint(Endpointing::live()).with_partials(true);
     let (mut microphone, events) = listener.listen(&request)?;
     let sender = std::thread::spawn(move || {
         let begun = Instant::now();

@@ -5,11 +5,11 @@
 use voce_engine::{SpeakRequest, Speaker, SpeakerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = SpeakerOptions { slots: 8, ..Default::default() };
+    let options = SpeakerOptions::default().with_slots(8);
     let speaker = Speaker::random("pocket-2m", 1, &options)?;
     let streams: Result<Vec<_>, _> = (0..8)
         .map(|seed| {
-            let request = SpeakRequest { seed, max_frames: Some(25), ..Default::default() };
+            let request = SpeakRequest::default().with_seed(seed).with_max_frames(Some(25));
             speaker.speak("Everybody talks at once.", &request)
         })
         .collect();

@@ -26,10 +26,13 @@
 //! # }
 //! ```
 //!
-//! A [`Speaker`], a [`listener::Listener`] and a [`talker::Talker`] each own a model on threads of their own and serve as many streams at once
-//! as they have slots. Options are plain structs: end a literal with `..Default::default()`, for fields may come. Streams are
-//! iterators; with the feature `futures` they are `futures::Stream`s, too. The `examples/` folder has live streaming, cloning, and
+//! A [`Speaker`], a [`listener::Listener`] and a [`talker::Talker`] each own a model on threads of their own and serve as many
+//! streams at once as they have slots. Options and requests start from their defaults, and methods set what differs:
+//! `SpeakerOptions::default().with_slots(32)`. Streams are iterators. The `examples/` folder has live streaming, cloning, and
 //! many streams at once.
+//!
+//! Features: `hub` pulls models and `cuda` runs them on NVIDIA GPUs, both on by default; `futures` makes streams
+//! `futures::Stream`s, too.
 #![forbid(unsafe_code)]
 
 mod auto;

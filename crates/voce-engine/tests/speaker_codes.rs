@@ -53,15 +53,13 @@ impl Coded {
             }
         };
         let whole = run["non_streaming_mode"].as_bool() == Some(true);
-        let request = SpeakRequest {
-            voice,
-            language: text("language"),
-            instruct: text("instruct"),
-            greedy: true,
-            text_mode: Some(if whole { TextMode::Whole } else { TextMode::Streaming }),
-            max_frames: Some(9),
-            ..SpeakRequest::default()
-        };
+        let request = SpeakRequest::default()
+            .with_voice(voice)
+            .with_language(text("language"))
+            .with_instruct(text("instruct"))
+            .with_greedy(true)
+            .with_text_mode(Some(if whole { TextMode::Whole } else { TextMode::Streaming }))
+            .with_max_frames(Some(9));
         (text("text").unwrap(), request)
     }
 
@@ -123,7 +121,7 @@ fn what_the_package_says_is_said_in_codes_and_in_sound() {
 fn company_and_threads_change_no_bit() {
     for case in ["base_1b7", "custom_0b6"] {
         let alone = Coded::new(case, &exact());
-        let options = SpeakerOptions { threads: 2, slots: 3, overlap: Overlap::Beside, ..exact() };
+        let options = exact().with_threads(2).with_slots(3).with_overlap(Overlap::Beside);
         let many = Coded::new(case, &options);
         let names: Vec<&String> = alone.runs.keys().collect();
         // Twice each, some sampled: more than there are slots, so that they join and leave.
@@ -173,12 +171,12 @@ fn text_that_arrives_is_spoken_as_if_it_had_all_been_there() {
 
 #[test]
 fn long_texts_are_cut_into_passages_of_whole_sentences() {
-    let t = Coded::new("custom_0b6", &SpeakerOptions { slots: 4, ..exact() });
+    let t = Coded::new("custom_0b6", &exact().with_slots(4));
     let text = "One is here. Two is there! Three is nowhere? Four is all of them. ".repeat(4);
-    let request = SpeakRequest { max_tokens: 60, greedy: true, ..SpeakRequest::voice("ryan") };
+    let request = SpeakRequest::voice("ryan").with_max_tokens(60).with_greedy(true);
     let mut streams = Vec::new();
     for lockstep in [1, 4] {
-        let request = SpeakRequest { lockstep, ..request.clone() };
+        let request = request.clone().with_lockstep(lockstep);
         let mut stream = t.speaker.speak(&text, &request).unwrap();
         let mut said: Said = Default::default();
         for chunk in stream.by_ref() {
@@ -198,8 +196,7 @@ fn long_texts_are_cut_into_passages_of_whole_sentences() {
 #[test]
 fn a_run_without_an_end_is_bounded_and_counted() {
     let t = Coded::new("custom_0b6", &exact());
-    let mut stream =
-        t.speaker.speak("Hi", &SpeakRequest { greedy: true, ..SpeakRequest::voice("ryan") }).unwrap();
+    let mut stream = t.speaker.speak("Hi", &SpeakRequest::voice("ryan").with_greedy(true)).unwrap();
     let frames: usize = stream.by_ref().map(|chunk| chunk.unwrap().codes.len()).sum();
     let stats = stream.stats();
     // Two seconds for each token and two more.
@@ -235,31 +232,25 @@ fn what_a_variant_cannot_use_is_refused_by_name() {
     let told = |t: &Coded, request: SpeakRequest| {
         t.speaker.speak("Hi.", &request).map(drop).unwrap_err().to_string()
     };
-    let nobody = SpeakRequest { voice: VoiceChoice::Nobody, ..SpeakRequest::default() };
+    let nobody = SpeakRequest::default().with_voice(VoiceChoice::Nobody);
     let clip = folder("base_1b7").join("ref.wav");
     for (said, parts) in [
-        (
-            told(&base, SpeakRequest { instruct: Some("slow".into()), ..nobody.clone() }),
-            vec!["Base", "instruction"],
-        ),
+        (told(&base, nobody.clone().with_instruct(Some("slow".into()))), vec!["Base", "instruction"]),
         (told(&base, SpeakRequest::voice("ryan")), vec!["ryan"]),
         (told(&custom, SpeakRequest::voice("nobody")), vec!["nobody", "aiden", "serena"]),
         (told(&design, SpeakRequest::voice("aiden")), vec!["aiden"]),
         (
-            told(&custom, SpeakRequest { language: Some("klingon".into()), ..nobody.clone() }),
+            told(&custom, nobody.clone().with_language(Some("klingon".into()))),
             vec!["klingon", "auto", "english"],
         ),
         (
-            told(&custom, SpeakRequest { language: Some("sichuan_dialect".into()), ..nobody.clone() }),
+            told(&custom, nobody.clone().with_language(Some("sichuan_dialect".into()))),
             vec!["sichuan_dialect"],
         ),
-        (told(&custom, SpeakRequest { top_p: Some(0.0), ..nobody.clone() }), vec!["top p"]),
-        (told(&custom, SpeakRequest { top_k: Some(100_001), ..nobody.clone() }), vec!["top k"]),
-        (
-            told(&custom, SpeakRequest { repetition_penalty: Some(0.0), ..nobody.clone() }),
-            vec!["repetition penalty"],
-        ),
-        (told(&custom, SpeakRequest { eos_threshold: Some(1.0), ..nobody.clone() }), vec!["CustomVoice"]),
+        (told(&custom, nobody.clone().with_top_p(Some(0.0))), vec!["top p"]),
+        (told(&custom, nobody.clone().with_top_k(Some(100_001))), vec!["top k"]),
+        (told(&custom, nobody.clone().with_repetition_penalty(Some(0.0))), vec!["repetition penalty"]),
+        (told(&custom, nobody.clone().with_eos_threshold(Some(1.0))), vec!["CustomVoice"]),
         (
             custom.speaker.clone_voice(&clip, None).map(drop).unwrap_err().to_string(),
             vec!["CustomVoice", "recording"],
@@ -278,19 +269,14 @@ fn what_a_variant_cannot_use_is_refused_by_name() {
     }
     // What Pocket TTS does not draw it refuses as well.
     let pocket = support::Talker::new("lsd", &exact());
-    let said = pocket.speaker.speak("Hi.", &SpeakRequest { top_k: Some(3), ..pocket.request() });
+    let said = pocket.speaker.speak("Hi.", &pocket.request().with_top_k(Some(3)));
     assert!(said.map(drop).unwrap_err().to_string().contains("top k"));
     // At the limits all is well.
     for request in [
-        SpeakRequest {
-            top_k: Some(100_000),
-            top_p: Some(1.0),
-            repetition_penalty: Some(10.0),
-            ..nobody.clone()
-        },
-        SpeakRequest { top_k: Some(0), top_p: Some(0.01), language: Some("EN".into()), ..nobody },
+        nobody.clone().with_top_k(Some(100_000)).with_top_p(Some(1.0)).with_repetition_penalty(Some(10.0)),
+        nobody.with_top_k(Some(0)).with_top_p(Some(0.01)).with_language(Some("EN".into())),
     ] {
-        let request = SpeakRequest { max_frames: Some(2), ..request };
+        let request = request.with_max_frames(Some(2));
         assert_eq!(custom.say("Hi.", &request).1.len(), 2);
     }
 }

@@ -4,8 +4,7 @@
 mod support;
 
 use support::{Talker, exact};
-use voce_engine::SpeakRequest;
-use voce_engine::speaker::{Overlap, SpeakerOptions};
+use voce_engine::speaker::Overlap;
 use voce_runtime::cuda::Device;
 
 #[test]
@@ -13,12 +12,11 @@ fn a_device_says_what_the_cpu_says() {
     let device = Device::emulated().unwrap();
     let on_cpu = Talker::new("lsd4", &exact());
     for overlap in [Overlap::InTurn, Overlap::Beside] {
-        let options = SpeakerOptions { device: device.clone().into(), overlap, slots: 2, ..exact() };
+        let options = exact().with_device(device.clone().into()).with_overlap(overlap).with_slots(2);
         let on_device = Talker::new("lsd4", &options);
         assert!(on_device.speaker.info().device.as_deref().is_some_and(|d| d.contains("emulated")));
         let say = |t: &Talker| {
-            let request =
-                SpeakRequest { max_frames: Some(3), eos_threshold: support::ENDLESS, ..t.request() };
+            let request = t.request().with_max_frames(Some(3)).with_eos_threshold(support::ENDLESS);
             support::audio(&mut t.speaker.speak("One two.", &request).unwrap())
         };
         let (got, want) = (say(&on_device), say(&on_cpu));

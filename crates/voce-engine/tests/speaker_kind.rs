@@ -33,7 +33,7 @@ impl Speller {
             speakers: vec!["bee".into()],
             stages: Vec::new(),
         };
-        let options = SpeakerOptions { threads: 1, slots, ..SpeakerOptions::default() };
+        let options = SpeakerOptions::default().with_threads(1).with_slots(slots);
         Speaker::new("speller", Arc::new(Speller(info)), &options).unwrap()
     }
 }
@@ -248,7 +248,7 @@ fn frames(values: &[f32]) -> Vec<f32> {
 #[test]
 fn words_go_to_the_slot_that_speaks_and_come_back_with_their_times() {
     let speaker = Speller::speaker(2);
-    let request = SpeakRequest { voice: voce_engine::VoiceChoice::Nobody, ..Default::default() };
+    let request = SpeakRequest::default().with_voice(voce_engine::VoiceChoice::Nobody);
     let (audio, words) = all(speaker.speak("one three | fifteen a", &request).unwrap());
     // Two passages, each with its own count, and 100 ms between them.
     assert_eq!(audio, frames(&[3.0, 4.9, 0.0, 7.0, 0.9]));
@@ -264,7 +264,7 @@ fn words_go_to_the_slot_that_speaks_and_come_back_with_their_times() {
 #[test]
 fn text_that_arrives_slowly_starves_its_slot_and_nobody_else() {
     let speaker = Speller::speaker(2);
-    let request = SpeakRequest { voice: voce_engine::VoiceChoice::Nobody, ..Default::default() };
+    let request = SpeakRequest::default().with_voice(voce_engine::VoiceChoice::Nobody);
     let (mut text, mut slow) = speaker.speak_live(&request).unwrap();
     text.push("first ").unwrap();
     // Its frame comes although more text may follow.
@@ -283,8 +283,8 @@ fn text_that_arrives_slowly_starves_its_slot_and_nobody_else() {
 fn what_a_model_does_not_have_is_refused_by_name() {
     let speaker = Speller::speaker(1);
     let ask = |request: SpeakRequest| speaker.speak("word", &request).map(drop).unwrap_err();
-    let request = SpeakRequest { voice: voce_engine::VoiceChoice::Nobody, ..Default::default() };
-    let told = ask(SpeakRequest { language: Some("klingon".into()), ..request.clone() });
+    let request = SpeakRequest::default().with_voice(voce_engine::VoiceChoice::Nobody);
+    let told = ask(request.clone().with_language(Some("klingon".into())));
     assert!(told.to_string().contains("klingon") && told.to_string().contains("english, french"), "{told}");
     assert_eq!(told.code(), "bad_request");
     assert!(matches!(ask(SpeakRequest::voice("wasp")), EngineError::UnknownVoice { .. }));

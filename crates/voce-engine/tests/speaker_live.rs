@@ -3,7 +3,6 @@
 mod support;
 
 use support::{Dice, Talker, audio, beside, exact, same, until_end};
-use voce_engine::SpeakRequest;
 
 #[test]
 fn the_first_sentence_is_heard_before_the_text_is_finished() {
@@ -29,7 +28,7 @@ fn the_first_sentence_is_heard_before_the_text_is_finished() {
 #[test]
 fn where_the_text_is_cut_does_not_matter() {
     let t = Talker::new("drifting", &exact());
-    let request = SpeakRequest { temperature: Some(0.4), seed: 5, ..t.request() };
+    let request = t.request().with_temperature(Some(0.4)).with_seed(5);
     let text = "Go and look. “What is it?”, she said — and I don’t know.[pause:120ms] It is a long way down! So, no.";
     let live = |pieces: &[&str]| {
         let (mut sender, mut stream) = t.speaker.speak_live(&request).unwrap();
@@ -76,7 +75,7 @@ fn a_bad_tag_ends_the_stream_with_an_error_after_the_good_part() {
     for options in [exact(), beside()] {
         let t = Talker::new("lsd4", &options);
         for lockstep in [1, 8] {
-            let request = SpeakRequest { lockstep, ..t.request() };
+            let request = t.request().with_lockstep(lockstep);
             let good = [t.say("Look at the water!", &request), t.say("It runs fast.", &request)].concat();
             let (mut sender, mut stream) = t.speaker.speak_live(&request).unwrap();
             sender.push("Look at the water! It runs fast. So [pause:soon] it is. And more. ").ok();
@@ -95,7 +94,7 @@ fn a_bad_tag_ends_the_stream_with_an_error_after_the_good_part() {
 #[test]
 fn a_book_is_read_as_it_comes() {
     let t = Talker::new("drifting", &exact());
-    let request = SpeakRequest { max_tokens: 400, max_frames: Some(60), ..t.request() };
+    let request = t.request().with_max_tokens(400).with_max_frames(Some(60));
     let book = "Go and look, it is a long way down to the water side. ".repeat(400);
     assert_eq!(t.say(&book, &request).len(), 60 * 192);
     // A bad tag far into a long text is an error of the stream, or of the request.

@@ -4,7 +4,6 @@ mod support;
 
 use support::{ENDLESS, Talker, audio, beside, exact, same};
 use voce_engine::SpeakRequest;
-use voce_engine::speaker::SpeakerOptions;
 use voce_nn::Precision;
 
 fn long_text() -> String {
@@ -21,10 +20,10 @@ fn long_text() -> String {
 fn lockstep_changes_no_sample_of_a_long_text() {
     for options in [exact(), beside()] {
         let t = Talker::new("lsd4", &options);
-        let request = SpeakRequest { max_tokens: 30, temperature: Some(0.6), seed: 3, ..t.request() };
+        let request = t.request().with_max_tokens(30).with_temperature(Some(0.6)).with_seed(3);
         let text = long_text();
         let run = |lockstep| {
-            let mut stream = t.speaker.speak(&text, &SpeakRequest { lockstep, ..request.clone() }).unwrap();
+            let mut stream = t.speaker.speak(&text, &request.clone().with_lockstep(lockstep)).unwrap();
             (audio(&mut stream), stream.stats())
         };
         let (alone, stats) = run(1);
@@ -48,7 +47,11 @@ fn concurrent_requests_equal_their_solo_runs() {
                 let words = ["Go and look.", "And how? Look at the water!", "What is it, she said."];
                 (
                     words[i as usize % 3].repeat(1 + i as usize),
-                    SpeakRequest { temperature, seed, steps, max_tokens: 20, ..t.request() },
+                    t.request()
+                        .with_temperature(temperature)
+                        .with_seed(seed)
+                        .with_steps(steps)
+                        .with_max_tokens(20),
                 )
             })
             .collect();
@@ -77,7 +80,7 @@ fn concurrent_requests_equal_their_solo_runs() {
 fn a_seed_gives_the_same_audio_and_another_seed_another() {
     let t = Talker::new("drifting", &exact());
     let say = |seed, temperature| {
-        t.say("Go and look.", &SpeakRequest { seed, temperature: Some(temperature), ..t.request() })
+        t.say("Go and look.", &t.request().with_seed(seed).with_temperature(Some(temperature)))
     };
     let first = say(1, 0.7);
     same("the same seed", &say(1, 0.7), &first);
@@ -85,13 +88,12 @@ fn a_seed_gives_the_same_audio_and_another_seed_another() {
     assert_ne!(say(1, 0.3), first);
     same("no noise, no seed", &say(1, 0.0), &say(2, 0.0));
     // The chunks of one request have noise of their own: the same sentence twice is said in two ways.
-    let request = SpeakRequest {
-        eos_threshold: ENDLESS,
-        temperature: Some(0.7),
-        max_tokens: 1,
-        max_frames: None,
-        ..t.request()
-    };
+    let request = t
+        .request()
+        .with_eos_threshold(ENDLESS)
+        .with_temperature(Some(0.7))
+        .with_max_tokens(1)
+        .with_max_frames(None);
     let twice = t.say("Look. Look.", &request);
     let (a, b) = twice.split_at(twice.len() / 2);
     assert_ne!(a, b);
@@ -102,7 +104,7 @@ fn pauses_are_exact_silence_in_their_place() {
     for options in [exact(), beside()] {
         let t = Talker::new("lsd4", &options);
         let rate = t.speaker.info().sample_rate;
-        let mut request = SpeakRequest { max_tokens: 30, ..t.request() };
+        let mut request = t.request().with_max_tokens(30);
         let (a, b) = (t.say("Look at the water!", &request), t.say("It runs fast.", &request));
         let silence = |ms: usize| vec![0f32; rate * ms / 1000];
         let text = "[pause:300ms]Look at the water![pause:300ms] It runs fast. [pause:1s][pause:200ms]\
@@ -122,10 +124,7 @@ fn max_frames_is_exact_for_a_model_that_never_ends() {
         let t = Talker::new("lsd", &options);
         let frame = t.speaker.info().sample_rate * 2 / 25;
         for n in [1, 2, 7] {
-            let mut stream = t
-                .speaker
-                .speak("Hello world.", &SpeakRequest { max_frames: Some(n), ..t.request() })
-                .unwrap();
+            let mut stream = t.speaker.speak("Hello world.", &t.request().with_max_frames(Some(n))).unwrap();
             assert_eq!(audio(&mut stream).len(), n * frame);
             let stats = stream.stats();
             assert_eq!((stats.frames, stats.unended), (n, 1));
@@ -136,20 +135,20 @@ fn max_frames_is_exact_for_a_model_that_never_ends() {
 #[test]
 fn max_frames_goes_beyond_the_estimate_and_the_cache_grows_without_a_trace() {
     for precision in Precision::ON_CPU {
-        let t = Talker::new("pointwise", &SpeakerOptions { precision: Some(precision), ..exact() });
-        let endless = SpeakRequest { eos_threshold: ENDLESS, temperature: Some(0.3), ..t.request() };
+        let t = Talker::new("pointwise", &exact().with_precision(Some(precision)));
+        let endless = t.request().with_eos_threshold(ENDLESS).with_temperature(Some(0.3));
         let mut stream = t.speaker.speak("Go.", &endless).unwrap();
         let estimate = audio(&mut stream);
         let stats = stream.stats();
         assert_eq!(stats.unended, 1);
         let n = 4 * stats.frames + 100;
-        let request = SpeakRequest { max_frames: Some(n), ..endless.clone() };
+        let request = endless.clone().with_max_frames(Some(n));
         let grown = t.say("Go.", &request);
         assert_eq!(grown.len(), n * 192);
         same("the beginning", &grown[..estimate.len()], &estimate);
         same("a second time, in the larger cache", &t.say("Go.", &request), &grown);
         // The largest limit costs no more memory than is used.
-        let mut far = t.speaker.speak("Go.", &SpeakRequest { max_frames: Some(450_000), ..endless }).unwrap();
+        let mut far = t.speaker.speak("Go.", &endless.with_max_frames(Some(450_000))).unwrap();
         same("the largest limit", &far.next().unwrap().unwrap().samples, &grown[..192]);
     }
 }
@@ -162,11 +161,11 @@ fn max_frames_cuts_inside_a_later_chunk() {
         let whole = t.say(&text, &request);
         let chunks = t.said_frames();
         for n in [chunks[0] - 1, chunks[0], chunks[0] + 4, chunks[0] + chunks[1] + 1] {
-            let cut = t.say(&text, &SpeakRequest { max_frames: Some(n), ..request.clone() });
+            let cut = t.say(&text, &request.clone().with_max_frames(Some(n)));
             same(&format!("{n} frames"), &cut, &whole[..n * 192]);
         }
         let total = chunks.iter().sum::<usize>();
-        let more = t.say(&text, &SpeakRequest { max_frames: Some(total + 5), ..request.clone() });
+        let more = t.say(&text, &request.clone().with_max_frames(Some(total + 5)));
         same("a limit beyond the end", &more, &whole);
     }
 }

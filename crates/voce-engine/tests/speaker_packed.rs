@@ -9,15 +9,11 @@ use voce_engine::{SpeakRequest, Speaker};
 use voce_nn::Precision;
 
 fn say(store: &Store, precision: Precision) -> Vec<f32> {
-    let options = SpeakerOptions { precision: Some(precision), threads: 1, ..Default::default() };
+    let options = SpeakerOptions::default().with_precision(Some(precision)).with_threads(1);
     let speaker = Speaker::open(store, folder("lsd").to_str().unwrap(), &options).unwrap();
     let voice = speaker.voice("voice").unwrap();
-    let request = SpeakRequest {
-        voice: voice.into(),
-        temperature: Some(0.0),
-        max_frames: Some(4),
-        ..Default::default()
-    };
+    let request =
+        SpeakRequest::default().with_voice(voice.into()).with_temperature(Some(0.0)).with_max_frames(Some(4));
     let chunks: Result<Vec<_>, _> = speaker.speak("Go and look.", &request).unwrap().collect();
     chunks.unwrap().into_iter().flat_map(|c| c.samples).collect()
 }

@@ -5,8 +5,6 @@
 mod support;
 
 use support::{CASES, Talker, exact, folder, snr};
-use voce_engine::SpeakRequest;
-use voce_engine::speaker::SpeakerOptions;
 use voce_models::mimi::MimiDecoder;
 use voce_models::pocket::{FlowLm, PocketConfig, SeparateFiles, Voice};
 use voce_nn::weights::SafetensorsFile;
@@ -62,8 +60,8 @@ fn led(case: &str, precision: Precision) -> (f64, f64) {
 /// Decibels of the first three frames of a request, left to itself.
 fn left_alone(case: &str, precision: Precision) -> f64 {
     let say = |precision| {
-        let t = Talker::new(case, &SpeakerOptions { precision: Some(precision), ..exact() });
-        let request = SpeakRequest { max_frames: Some(3), temperature: Some(0.3), seed: 1, ..t.request() };
+        let t = Talker::new(case, &exact().with_precision(Some(precision)));
+        let request = t.request().with_max_frames(Some(3)).with_temperature(Some(0.3)).with_seed(1);
         t.say("The quick brown fox.", &request)
     };
     snr(&say(precision), &say(Precision::F32))

@@ -3,8 +3,7 @@
 mod support;
 
 use support::{SAYING, Talker, exact, same};
-use voce_engine::SpeakRequest;
-use voce_engine::speaker::{Overlap, SpeakerOptions};
+use voce_engine::speaker::Overlap;
 use voce_nn::Precision;
 use voce_runtime::Isa;
 
@@ -42,7 +41,7 @@ fn what_the_package_says_is_said_however_the_work_is_shared() {
     for case in SAYING {
         let mut first: Option<Vec<f32>> = None;
         for (threads, overlap) in SHARING {
-            let t = Talker::new(case, &SpeakerOptions { threads, overlap, ..exact() });
+            let t = Talker::new(case, &exact().with_threads(threads).with_overlap(overlap));
             let (text, mut request) = t.said();
             for lockstep in [1, 4] {
                 // Where one chunk is all, there is nothing to lock; and more threads than cores are slow.
@@ -71,7 +70,7 @@ fn what_the_package_says_is_said_however_the_work_is_shared() {
 fn what_the_package_says_is_said_by_every_instruction_set() {
     for isa in Isa::available() {
         for case in SAYING {
-            let t = Talker::new(case, &SpeakerOptions { isa: Some(isa), ..exact() });
+            let t = Talker::new(case, &exact().with_isa(Some(isa)));
             let (text, request) = t.said();
             check(&format!("{case} on {isa}"), case, &t, &t.say(&text, &request));
         }
@@ -85,11 +84,11 @@ fn every_precision_has_the_same_bits_however_the_work_is_shared() {
         for (threads, overlap) in [SHARING[0], SHARING[1], SHARING[4]] {
             let t = Talker::new(
                 "wide_speaker",
-                &SpeakerOptions { precision: Some(precision), threads, overlap, ..exact() },
+                &exact().with_precision(Some(precision)).with_threads(threads).with_overlap(overlap),
             );
-            let request = SpeakRequest { max_tokens: 20, temperature: Some(0.5), seed: 7, ..t.request() };
+            let request = t.request().with_max_tokens(20).with_temperature(Some(0.5)).with_seed(7);
             let lockstep = if threads == 1 { 1 } else { 4 };
-            let got = t.say("Hello world. Go and look. What is it?", &SpeakRequest { lockstep, ..request });
+            let got = t.say("Hello world. Go and look. What is it?", &request.with_lockstep(lockstep));
             let what = format!("{precision}, {threads} threads {overlap:?}, lockstep {lockstep}");
             same(&what, &got, first.get_or_insert_with(|| got.clone()));
         }

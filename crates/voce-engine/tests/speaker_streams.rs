@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use support::{AHEAD_FRAMES, ENDLESS, Talker, audio, beside, exact, same, until_end};
 use voce_engine::SpeakRequest;
-use voce_engine::speaker::{SpeakerOptions, Trace, TraceEvent};
+use voce_engine::speaker::{Trace, TraceEvent};
 
 fn endless(t: &Talker, frames: usize) -> SpeakRequest {
-    SpeakRequest { eos_threshold: ENDLESS, max_frames: Some(frames), temperature: Some(0.3), ..t.request() }
+    t.request().with_eos_threshold(ENDLESS).with_max_frames(Some(frames)).with_temperature(Some(0.3))
 }
 
 fn backbone(trace: &Trace) -> Vec<TraceEvent> {
@@ -21,7 +21,7 @@ fn a_dropped_stream_stops_within_a_frame() {
     for options in [exact(), beside()] {
         let origin = Instant::now();
         let trace = Trace::default();
-        let t = Talker::new("pointwise", &SpeakerOptions { slots: 2, trace: Some(trace.clone()), ..options });
+        let t = Talker::new("pointwise", &options.with_slots(2).with_trace(Some(trace.clone())));
         let mut dropped = t.speaker.speak("Go and look.", &endless(&t, 5_000)).unwrap();
         let mut witness = t.speaker.speak("Go and look.", &endless(&t, 800)).unwrap();
         dropped.next().unwrap().unwrap();
@@ -41,7 +41,7 @@ fn a_dropped_stream_stops_within_a_frame() {
 fn a_dropped_stream_frees_its_slot() {
     for options in [exact(), beside()] {
         let trace = Trace::default();
-        let t = Talker::new("pointwise", &SpeakerOptions { slots: 1, trace: Some(trace.clone()), ..options });
+        let t = Talker::new("pointwise", &options.with_slots(1).with_trace(Some(trace.clone())));
         let alone = t.say("Go and look.", &endless(&t, 12));
         let mut endless_one = t.speaker.speak("Go and look.", &endless(&t, 100_000)).unwrap();
         endless_one.next().unwrap().unwrap();
@@ -60,7 +60,7 @@ fn a_dropped_stream_frees_its_slot() {
 #[test]
 fn a_slow_reader_pauses_its_own_request_alone() {
     for (options, lag) in [(exact(), 8), (beside(), 2 * 64 + 16)] {
-        let t = Talker::new("pointwise", &SpeakerOptions { slots: 2, ..options });
+        let t = Talker::new("pointwise", &options.with_slots(2));
         let short = endless(&t, 3);
         let quick = t.say("Go and look.", &short);
         let solo = t.say("Go and look.", &endless(&t, 900));
@@ -79,8 +79,8 @@ fn a_slow_reader_pauses_its_own_request_alone() {
 #[test]
 fn slow_readers_hold_no_slots() {
     for options in [exact(), beside()] {
-        let t = Talker::new("pointwise", &SpeakerOptions { slots: 4, ..options });
-        let request = SpeakRequest { eos_threshold: ENDLESS, max_tokens: 12, ..t.request() };
+        let t = Talker::new("pointwise", &options.with_slots(4));
+        let request = t.request().with_eos_threshold(ENDLESS).with_max_tokens(12);
         let text = "Go and look. It runs fast. What is it? Look at it. ".repeat(4);
         let mut stream = t.speaker.speak(&text, &request).unwrap();
         let solo = audio(&mut stream);
@@ -105,7 +105,7 @@ fn slow_readers_hold_no_slots() {
             );
         }
         // A longer text than any before needs a larger cache, which no paused stream may hinder.
-        let long = SpeakRequest { max_tokens: 400, ..request.clone() };
+        let long = request.clone().with_max_tokens(400);
         assert!(!t.say(&"so and so and ".repeat(20), &long).is_empty());
         for s in &mut slow {
             same("resumed", &audio(s), &solo);
@@ -116,14 +116,12 @@ fn slow_readers_hold_no_slots() {
 #[test]
 fn streams_end_with_an_error_when_the_speaker_goes() {
     for options in [exact(), beside()] {
-        let t = Talker::new("pointwise", &SpeakerOptions { slots: 2, ..options });
+        let t = Talker::new("pointwise", &options.with_slots(2));
         let Talker { speaker, voice, .. } = t;
-        let request = SpeakRequest {
-            voice: voice.into(),
-            eos_threshold: ENDLESS,
-            max_frames: Some(100_000),
-            ..Default::default()
-        };
+        let request = SpeakRequest::default()
+            .with_voice(voice.into())
+            .with_eos_threshold(ENDLESS)
+            .with_max_frames(Some(100_000));
         let mut started = speaker.speak("Go and look.", &request).unwrap();
         started.next().unwrap().unwrap();
         let mut streams: Vec<_> = (0..3).map(|_| speaker.speak("Go and look.", &request).unwrap()).collect();
@@ -148,7 +146,7 @@ fn a_finished_stream_can_be_read_after_the_speaker_went() {
     let mut stream = t.speaker.speak("Hello world.", &t.request()).unwrap();
     let first = stream.next().unwrap().unwrap().samples;
     // A second request that ends after the first shows that all of the first is queued.
-    t.say("Hello world.", &SpeakRequest { max_frames: Some(60), eos_threshold: ENDLESS, ..t.request() });
+    t.say("Hello world.", &t.request().with_max_frames(Some(60)).with_eos_threshold(ENDLESS));
     drop(t);
     same("the rest", &[first, audio(&mut stream)].concat(), &want);
 }

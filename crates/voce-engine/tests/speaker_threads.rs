@@ -4,8 +4,6 @@
 mod support;
 
 use support::{Dice, ENDLESS, Talker, beside, exact, same};
-use voce_engine::SpeakRequest;
-use voce_engine::speaker::SpeakerOptions;
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
@@ -26,13 +24,13 @@ fn settle(want: usize) -> usize {
 #[test]
 fn two_hundred_readers_come_and_go() {
     let begin = threads();
-    let team = Talker::new("pointwise", &SpeakerOptions { threads: 3, ..exact() });
-    assert!(!team.say("Go.", &SpeakRequest { max_frames: Some(2), ..team.request() }).is_empty());
+    let team = Talker::new("pointwise", &exact().with_threads(3));
+    assert!(!team.say("Go.", &team.request().with_max_frames(Some(2))).is_empty());
     assert_eq!(settle(begin + 3), begin + 3, "a model thread and its two helpers");
     drop(team);
     assert_eq!(settle(begin), begin, "threads of a closed speaker");
     for (i, options) in [exact(), beside()].into_iter().enumerate() {
-        let t = Talker::new("drifting", &SpeakerOptions { slots: 5, ..options });
+        let t = Talker::new("drifting", &options.with_slots(5));
         let (text, request) = t.said();
         let healthy = t.say(&text, &request);
         let open = threads();
@@ -43,8 +41,11 @@ fn two_hundred_readers_come_and_go() {
         for round in 0..100 {
             let max_frames = [None, Some(1 + dice.below(30)), Some(100_000)][dice.below(3)];
             let eos_threshold = max_frames.and(ENDLESS);
-            let request =
-                SpeakRequest { max_frames, eos_threshold, lockstep: 1 + dice.below(4), ..request.clone() };
+            let request = request
+                .clone()
+                .with_max_frames(max_frames)
+                .with_eos_threshold(eos_threshold)
+                .with_lockstep(1 + dice.below(4));
             let mut stream = match dice.below(4) {
                 0 => {
                     let (mut sender, stream) = t.speaker.speak_live(&request).unwrap();

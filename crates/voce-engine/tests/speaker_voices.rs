@@ -3,8 +3,7 @@
 mod support;
 
 use support::{Talker, exact, folder, rel, same};
-use voce_engine::speaker::SpeakerOptions;
-use voce_engine::{SpeakRequest, VoiceChoice};
+use voce_engine::VoiceChoice;
 use voce_models::speech::{Voice, VoiceData};
 use voce_nn::Precision;
 use voce_runtime::Exec;
@@ -78,7 +77,7 @@ fn a_voice_is_found_by_name_in_the_folder_in_the_store_and_by_path() {
 #[test]
 fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
     for precision in [Precision::F32, Precision::Int8] {
-        let t = Talker::new("lsd", &SpeakerOptions { precision: Some(precision), ..exact() });
+        let t = Talker::new("lsd", &exact().with_precision(Some(precision)));
         let store = &t.store.store;
         let prompt = folder("lsd").join("prompt.wav");
         let cloned = t.speaker.voice(prompt.to_str().unwrap()).unwrap();
@@ -89,7 +88,7 @@ fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
         let anna = t.speaker.voice("anna").unwrap();
         same("written and read", &floats(&anna), &floats(&cloned));
         let say = |voice: Voice| {
-            t.say("Hello world.", &SpeakRequest { voice: voice.into(), max_frames: Some(5), ..t.request() })
+            t.say("Hello world.", &t.request().with_voice(voice.into()).with_max_frames(Some(5)))
         };
         same("it speaks as it did", &say(anna), &say(cloned));
     }
@@ -99,7 +98,7 @@ fn a_cloned_voice_is_written_read_and_speaks_as_it_did() {
 fn a_voice_changes_what_is_heard() {
     let t = Talker::new("lsd4", &exact());
     let with = t.say("Look at the water!", &t.request());
-    let without = t.say("Look at the water!", &SpeakRequest { voice: VoiceChoice::Nobody, ..t.request() });
+    let without = t.say("Look at the water!", &t.request().with_voice(VoiceChoice::Nobody));
     assert_ne!(with, without);
 }
 
@@ -131,16 +130,16 @@ fn a_voice_of_another_model_is_refused() {
 
     // Voices that other speakers have loaded fit neither.
     let other = Talker::new("drifting_gqa", &exact());
-    let half = Talker::new("lsd4", &SpeakerOptions { precision: Some(Precision::Bf16), ..exact() });
+    let half = Talker::new("lsd4", &exact().with_precision(Some(Precision::Bf16)));
     for voice in [other.voice.clone(), half.voice.clone()] {
-        let request = SpeakRequest { voice: voice.into(), ..t.request() };
+        let request = t.request().with_voice(voice.into());
         let e = t.speaker.speak("Hello world.", &request).map(drop).unwrap_err();
         assert_eq!(e.code(), "bad_request", "{e}");
     }
     assert!(!t.say("Look at the water!", &t.request()).is_empty(), "the speaker is well");
     // One of the same shape and format is only another past.
     let twin = Talker::new("lsd4", &exact());
-    let request = SpeakRequest { voice: twin.voice.clone().into(), ..t.request() };
+    let request = t.request().with_voice(twin.voice.clone().into());
     same(
         "a twin's voice",
         &t.say("Look at the water!", &request),

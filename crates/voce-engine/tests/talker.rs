@@ -29,7 +29,7 @@ impl Echo {
             longest: Some(1000),
             stages: Vec::new(),
         };
-        let options = TalkerOptions { threads: 1, slots, ..TalkerOptions::default() };
+        let options = TalkerOptions::default().with_threads(1).with_slots(slots);
         Talker::new(Arc::new(Echo(info)), &options).unwrap()
     }
 }
@@ -126,8 +126,7 @@ fn company_changes_nothing_and_slots_are_given_back() {
     let talker = Echo::talker(3);
     let alone: Vec<(Vec<f32>, String)> = (0..12)
         .map(|i| {
-            let (mut sender, mut stream) =
-                talker.talk(&TalkRequest { seed: i as u64, ..TalkRequest::default() }).unwrap();
+            let (mut sender, mut stream) = talker.talk(&TalkRequest::default().with_seed(i as u64)).unwrap();
             sender.push(&wave(i, (i + 2) * FRAME)).unwrap();
             drop(sender);
             all(&mut stream)
@@ -138,7 +137,7 @@ fn company_changes_nothing_and_slots_are_given_back() {
             let (talker, alone) = (&talker, &alone);
             scope.spawn(move || {
                 for i in (third..12).step_by(3) {
-                    let request = TalkRequest { seed: i as u64, ..TalkRequest::default() };
+                    let request = TalkRequest::default().with_seed(i as u64);
                     let (mut sender, mut stream) = talker.talk(&request).unwrap();
                     wave(i, (i + 2) * FRAME).chunks(3 + i).for_each(|part| sender.push(part).unwrap());
                     drop(sender);
@@ -197,7 +196,7 @@ fn what_is_no_audio_and_options_that_a_family_lacks_are_refused() {
     other.push(&wave(5, 2 * FRAME)).unwrap();
     drop(other);
     assert_eq!(all(&mut goes_on).0.len(), FRAME);
-    let refused = talker.talk(&TalkRequest { top_k: Some(5), ..TalkRequest::default() }).err().unwrap();
+    let refused = talker.talk(&TalkRequest::default().with_top_k(Some(5))).err().unwrap();
     assert_eq!(refused.code(), "bad_request");
     assert!(refused.to_string().contains("Echo takes no top-k"), "{refused}");
 }

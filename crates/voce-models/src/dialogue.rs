@@ -40,6 +40,7 @@ pub struct DialogueInfo {
 
 /// A conversation, as its caller wants it.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct TalkRequest {
     /// Sampling temperature of the audio; the model's default when absent.
     pub temperature: Option<f32>,
@@ -50,6 +51,13 @@ pub struct TalkRequest {
     /// Seed of what is drawn.
     pub seed: u64,
 }
+
+crate::setters! { TalkRequest {
+    with_temperature(temperature: Option<f32>),
+    with_text_temperature(text_temperature: Option<f32>),
+    with_top_k(top_k: Option<usize>),
+    with_seed(seed: u64),
+} }
 
 /// All slots of one lane. What a slot says depends on what it heard alone.
 pub trait Partner: Send {

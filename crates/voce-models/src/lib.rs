@@ -14,6 +14,7 @@ pub mod mimi;
 pub mod pocket;
 pub mod qwen;
 pub mod saved;
+mod setters;
 pub mod speech;
 pub mod stage;
 pub mod transducer;

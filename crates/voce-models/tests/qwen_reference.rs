@@ -102,7 +102,7 @@ fn follow(place: &mut Place, model: &Model, run: &Run, tolerance: f32, exact: bo
     assert_eq!(made.rows.len() / (groups + 1) * model.config.hidden(), want.len(), "{name}: positions");
 
     let layout = begin(place, model, &mut state, run, 1);
-    let request = SpeakRequest { greedy: true, ..SpeakRequest::default() };
+    let request = SpeakRequest::default().with_greedy(true);
     let draws = model.talker.draws(&model.generation, &request, 0);
     let (logits, eos) = (model.dump.floats(&of("logits")), model.dump.floats(&of("eos_logits")));
     let codes = model.dump.frames(&of("codes"), groups);
@@ -190,7 +190,7 @@ fn agreement(precision: Precision) -> Agreement {
             let of = |part: &str| format!("{}/{part}", run.name);
             let mut state = model.talker.frames().state(shape);
             let layout = begin(&mut place, &model, &mut state, &run, 0);
-            let request = SpeakRequest { greedy: true, ..SpeakRequest::default() };
+            let request = SpeakRequest::default().with_greedy(true);
             let draws = model.talker.draws(&model.generation, &request, 0);
             let (logits, codes) = (model.dump.floats(&of("logits")), model.dump.frames(&of("codes"), groups));
             let entries = logits.len() / model.dump.ids(&of("sequence")).len();

@@ -117,13 +117,11 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     progress.set_message("loading the models");
     let start = Instant::now();
     let reference = ModelArgs { model: args.speak, language: None }.reference(&store)?;
-    let options = SpeakerOptions {
-        precision: Some(precision),
-        threads,
-        slots: 1,
-        device: device.clone().into(),
-        ..SpeakerOptions::default()
-    };
+    let options = SpeakerOptions::default()
+        .with_precision(Some(precision))
+        .with_threads(threads)
+        .with_slots(1)
+        .with_device(device.clone().into());
     let speaker = Speaker::open(&store, &reference, &options)?;
     let voice = match speaker.default_voice() {
         Some(name) => speaker.voice(&name)?.into(),
@@ -133,19 +131,17 @@ pub(crate) fn run(console: Console, args: DemoArgs) -> Outcome {
     interrupt::check()?;
     let start = Instant::now();
     let reference = hear::model::reference(&store, args.hear.as_deref())?;
-    let options = ListenerOptions {
-        precision: Some(precision),
-        threads,
-        slots: 1,
-        device: device.into(),
-        ..ListenerOptions::default()
-    };
+    let options = ListenerOptions::default()
+        .with_precision(Some(precision))
+        .with_threads(threads)
+        .with_slots(1)
+        .with_device(device.into());
     let listener = Listener::open(&store, &reference, &options)?;
     let listener_load = start.elapsed();
     interrupt::check()?;
     progress.finish_and_clear();
 
-    let request = SpeakRequest { voice, seed: args.seed, lockstep: 1, ..SpeakRequest::default() };
+    let request = SpeakRequest::default().with_voice(voice).with_seed(args.seed).with_lockstep(1);
     let from = speaker.info().sample_rate;
     let mut kept = Kept { samples: Vec::new(), sink: target.open(from as u32)? };
     let stats = speak_into(console, &speaker, &text, &request, &mut kept, target.live())?;

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use voce_engine::store::{Event, PullOptions, Reference, Settings, Store, VoiceChoice};
+use voce_engine::store::{Event, PullOptions, PullVoices, Reference, Settings, Store};
 
 use crate::args::PullArgs;
 use crate::console::{Console, bytes};
@@ -18,9 +18,9 @@ pub(crate) fn run(console: Console, args: PullArgs) -> Outcome {
     settings.offline |= args.offline;
     let store = Store::new(settings);
     let voices = match args.voices.as_slice() {
-        [] => VoiceChoice::Default,
-        [all] if all == "all" => VoiceChoice::All,
-        names => VoiceChoice::Named(names.to_vec()),
+        [] => PullVoices::Default,
+        [all] if all == "all" => PullVoices::All,
+        names => PullVoices::Named(names.to_vec()),
     };
     let options = PullOptions { voices, ..PullOptions::default() };
     let (here, wanted): (Vec<_>, Vec<_>) = args.ids.iter().partition(|id| embedded::find(id).is_some());

@@ -71,13 +71,11 @@ fn clone(
     }
     let reference = how.model.reference(store)?;
     let device = how.device.open()?;
-    let options = SpeakerOptions {
-        precision: Some(device::precision(how.precision, device.as_ref())),
-        device: device.into(),
-        threads: how.threads,
-        slots: 1,
-        ..SpeakerOptions::default()
-    };
+    let options = SpeakerOptions::default()
+        .with_precision(Some(device::precision(how.precision, device.as_ref())))
+        .with_device(device.into())
+        .with_threads(how.threads)
+        .with_slots(1);
     let progress = console.progress();
     progress.set_message("loading the model");
     let speaker = Speaker::open(store, &reference, &options)?;

@@ -45,7 +45,7 @@ impl Turn {
         rows: usize,
         ask: impl FnOnce(&mut Exec) -> T,
     ) -> (T, Option<Turned>) {
-        let processors = exec.device().map_or(0, |d| d.info().processors as usize);
+        let processors = exec.processors().unwrap_or(0);
         let Some(turn) = self.0.as_deref().filter(|_| rows >= TURN_ROWS * processors) else {
             exec.hold_back(false);
             return (ask(exec), None);

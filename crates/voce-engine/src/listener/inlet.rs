@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use voce_models::hearing::RowLayout;
 
+use super::share::Pace;
 use crate::EngineError;
 use crate::wake::{Waker, lock};
 
@@ -29,6 +31,7 @@ pub(super) enum Mark {
 }
 
 /// What the model may take.
+#[derive(Clone, Copy)]
 pub(super) struct Offer {
     /// Rows before the first mark, or all.
     pub rows: usize,
@@ -36,6 +39,18 @@ pub(super) struct Offer {
     pub mark: Option<bool>,
     /// The sender was dropped before the end.
     pub abandoned: bool,
+    /// Seconds of audio so far, and when the first and the last of it came.
+    audio: f64,
+    came: Option<(Instant, Instant)>,
+}
+
+impl Offer {
+    /// How the stream's audio keeps to the clock.
+    pub(super) fn pace(&self, now: Instant, chunk_seconds: f64) -> Pace {
+        let Some((first, last)) = self.came else { return Pace::Unknown };
+        let since = |then| now.saturating_duration_since(then);
+        Pace::of(self.audio, since(first), since(last), chunk_seconds)
+    }
 }
 
 struct Rows {
@@ -49,8 +64,12 @@ struct Rows {
     /// Rows at which the model wants to be woken.
     wanted: usize,
     samples: u64,
+    /// When the first and the last audio came.
+    came: Option<(Instant, Instant)>,
     hung_up: bool,
     abandoned: bool,
+    /// Why the sender has ended the stream.
+    refused: Option<EngineError>,
     task: Option<std::task::Waker>,
     /// Threads that wait for room.
     blocked: usize,
@@ -88,8 +107,10 @@ impl Inlet {
             marks: VecDeque::new(),
             wanted: 1,
             samples: 0,
+            came: None,
             hung_up: false,
             abandoned: false,
+            refused: None,
             task: None,
             blocked: 0,
         };
@@ -152,6 +173,8 @@ impl Inlet {
             return;
         }
         r.samples += samples as u64;
+        let now = Instant::now();
+        r.came.get_or_insert((now, now)).1 = now;
         r.values.extend(values);
         r.pushed += rows as u64;
         if rows > 0 && r.len() >= r.wanted {
@@ -183,11 +206,25 @@ impl Inlet {
 
     /// The sender is gone without a word.
     pub(super) fn abandon(&self) {
-        lock(&self.rows).abandoned = true;
+        let mut r = lock(&self.rows);
+        r.abandoned = !r.hung_up;
+        drop(r);
+        self.waker.wake();
+    }
+
+    /// Something is wrong with the audio: the stream takes no more, and the model ends it.
+    pub(super) fn refuse(&self, why: EngineError) {
+        lock(&self.rows).refused = Some(why);
+        self.hang_up();
         self.waker.wake();
     }
 
     // The model's side.
+
+    /// Why the sender has ended the stream, once.
+    pub(super) fn take_refusal(&self) -> Option<EngineError> {
+        lock(&self.rows).refused.take()
+    }
 
     /// What there is; the model is woken when there are `wanted` rows or a mark.
     pub(super) fn offer(&self, wanted: usize) -> Offer {
@@ -198,6 +235,16 @@ impl Inlet {
             rows: mark.map_or(r.pushed, |(at, _)| *at).saturating_sub(r.taken) as usize,
             mark: mark.map(|(_, m)| matches!(m, Mark::End { .. } | Mark::Finish)),
             abandoned: r.abandoned,
+            audio: r.samples as f64 / self.sample_rate as f64,
+            came: r.came,
+        }
+    }
+
+    /// As if the first audio had come that much earlier.
+    #[cfg(test)]
+    pub(super) fn came_earlier(&self, by: std::time::Duration) {
+        if let Some((first, _)) = &mut lock(&self.rows).came {
+            *first -= by;
         }
     }
 

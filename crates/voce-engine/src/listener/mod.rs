@@ -11,6 +11,7 @@ mod outlet;
 mod request;
 mod room;
 mod sender;
+mod share;
 mod slot;
 mod snapshot;
 mod stats;
@@ -73,7 +74,7 @@ use work::{DEVICE_STEP_FRAMES, Hear, Planning, STEP_FRAMES};
 const AHEAD_SECONDS: usize = 10;
 /// Seconds of silence that warm a model up: a chunk or two of every model.
 const WARM_SECONDS: usize = 2;
-/// Milliseconds after which an utterance is cut between two words where nobody wants it to end before.
+/// Milliseconds after which an utterance is cut between two words where no other rule has ended it.
 const LONGEST_MS: u32 = 600_000;
 /// What traces call the lanes' threads.
 const TRACES: [&str; MAX_LANES] = ["model", "model 2", "model 3", "model 4"];
@@ -302,7 +303,7 @@ impl Listener {
             saved,
         };
         self.lanes.send(lane, Ask::Hear(Box::new(new)))?;
-        let sender = AudioSender::new(inlet.clone(), outlet.clone(), front, samples, about.sample_rate);
+        let sender = AudioSender::new(inlet.clone(), front, samples, about.sample_rate);
         Ok((sender, TranscriptStream::new(outlet, inlet, Scribe::new(self.speller.clone()))))
     }
 }

@@ -16,6 +16,7 @@ pub const MAX_SLOTS: usize = 16_384;
 
 /// How a listener is set up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListenerOptions {
     /// Precision of the weights; what suits the CPU or the device when absent.
     pub precision: Option<Precision>,
@@ -38,6 +39,19 @@ pub struct ListenerOptions {
     /// Faults that tests plant.
     pub faults: Faults,
 }
+
+voce_models::setters! { ListenerOptions {
+    with_precision(precision: Option<Precision>),
+    with_threads(threads: usize),
+    with_slots(slots: usize),
+    with_lanes(lanes: usize),
+    with_isa(isa: Option<Isa>),
+    with_device(device: Placement),
+    with_trace(trace: Option<Trace>),
+    with_pin(pin: bool),
+    with_keep_warm(keep_warm: Option<Duration>),
+    with_faults(faults: Faults),
+} }
 
 impl Default for ListenerOptions {
     fn default() -> Self {

@@ -121,7 +121,7 @@ impl ListenStats {
 /// The reader's side: an iterator of events that ends with the stream. Dropping it frees the slot within a step.
 pub struct TranscriptStream {
     outlet: Arc<Outlet>,
-    inlet: Arc<Inlet>,
+    pub(super) inlet: Arc<Inlet>,
     scribe: Scribe,
 }
 

@@ -11,6 +11,7 @@ pub use voce_models::hearing::{Hotword, MAX_BEAM, MAX_HOTWORDS};
 
 /// One stream of audio to listen to.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ListenRequest {
     /// Milliseconds of audio per step, one of [`super::ListenerInfo::chunks_ms`]. None: whole utterances with
     /// offline models, the model's own chunk with others.
@@ -40,6 +41,21 @@ pub struct ListenRequest {
     pub chunks_per_step: usize,
 }
 
+voce_models::setters! { ListenRequest {
+    with_chunk_ms(chunk_ms: Option<u32>),
+    with_beam(beam: usize),
+    with_nbest(nbest: usize),
+    with_hotwords(hotwords: Vec<Hotword>),
+    with_lm(lm: Option<Arc<Ngram>>),
+    with_lm_weight(lm_weight: f32),
+    with_language(language: Option<String>),
+    with_endpoint(endpoint: Endpointing),
+    with_partials(partials: bool),
+    with_progress(progress: bool),
+    with_pauses(pauses: bool),
+    with_chunks_per_step(chunks_per_step: usize),
+} }
+
 impl Default for ListenRequest {
     fn default() -> Self {
         Self {
@@ -62,12 +78,18 @@ impl Default for ListenRequest {
 /// When utterances end, besides where the sender or the model ends them. Time is that of the decoded audio, never
 /// the clock's. The search starts anew after each end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpointing {
     /// After speech and then so much silence.
     pub silence_ms: Option<u32>,
     /// After so long an utterance.
     pub max_ms: Option<u32>,
 }
+
+voce_models::setters! { Endpointing {
+    with_silence_ms(silence_ms: Option<u32>),
+    with_max_ms(max_ms: Option<u32>),
+} }
 
 impl Endpointing {
     /// What suits live speech: 800 ms of silence, 30 s at most.

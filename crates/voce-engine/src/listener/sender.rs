@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use voce_models::hearing::Front;
 
 use super::inlet::{HungUp, Inlet, Mark};
-use super::outlet::Outlet;
 use crate::EngineError;
 
 /// Samples beyond this are no audio in -1..1, not even one with the wrong scale.
@@ -20,7 +19,6 @@ const PIECE: usize = 16_000;
 /// sender that is dropped before breaks the stream off.
 pub struct AudioSender {
     inlet: Arc<Inlet>,
-    outlet: Arc<Outlet>,
     front: Box<dyn Front>,
     values: Vec<f32>,
     samples: u64,
@@ -30,15 +28,9 @@ pub struct AudioSender {
 }
 
 impl AudioSender {
-    pub(super) fn new(
-        inlet: Arc<Inlet>,
-        outlet: Arc<Outlet>,
-        front: Box<dyn Front>,
-        samples: u64,
-        sample_rate: usize,
-    ) -> Self {
+    pub(super) fn new(inlet: Arc<Inlet>, front: Box<dyn Front>, samples: u64, sample_rate: usize) -> Self {
         let (values, front_time) = (Vec::new(), Duration::ZERO);
-        Self { inlet, outlet, front, values, samples, sample_rate, finished: false, front_time }
+        Self { inlet, front, values, samples, sample_rate, finished: false, front_time }
     }
 
     /// Takes all samples; waits while the queue (ten seconds) is full.
@@ -88,12 +80,11 @@ impl AudioSender {
             return Ok(());
         }
         let sample = samples.iter().find(|s| !good(s)).unwrap_or(&f32::NAN);
-        self.outlet.finish(Err(EngineError::BadRequest {
+        self.inlet.refuse(EngineError::BadRequest {
             what: "audio",
             value: sample.to_string(),
             rule: "samples are numbers from -1 to 1",
-        }));
-        self.inlet.hang_up();
+        });
         Err(HungUp)
     }
 

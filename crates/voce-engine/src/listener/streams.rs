@@ -70,8 +70,10 @@ impl Streams {
     /// Ends the streams that nobody reads, or nobody may go on with.
     pub(super) fn drop_cancelled(&mut self) {
         for i in 0..self.slots.len() {
-            if self.slots[i].as_ref().is_some_and(|s| s.outlet.is_cancelled() || s.inlet.is_hung_up()) {
-                self.free(i, Ok(()));
+            let Some(slot) = &self.slots[i] else { continue };
+            if slot.outlet.is_cancelled() || slot.inlet.is_hung_up() {
+                let refused = slot.inlet.take_refusal();
+                self.free(i, refused.map_or(Ok(()), Err));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The listener over a model that is nothing like those in the catalogue: other rate, no spectrogram, late tokens, pauses.
 
+use std::time::Duration;
+
 use super::double::{Double, FRAME, RATE};
 use super::*;
 
@@ -100,5 +102,36 @@ fn a_saved_stream_goes_on_in_the_middle_of_a_frame() {
         sender.finish();
         let rest = texts(stream);
         assert!(!rest.is_empty() && whole.ends_with(&rest), "{cut}: {rest:?} of {whole:?}");
+    }
+}
+
+#[test]
+fn files_take_a_small_share_while_somebody_is_live() {
+    for live in [false, true] {
+        let (double, listener) = open(0, 8);
+        let send = |tokens: &[u32]| {
+            let (mut sender, stream) = listener.listen(&ListenRequest::default()).unwrap();
+            sender.push(&audio(tokens)).unwrap();
+            (sender, stream)
+        };
+        // The lane is kept from its first step until all are there: it would write into the log before.
+        let log = lock(&double.log);
+        listener.lanes.tell(0, Ask::Prepare(sync_channel(1).0)).unwrap();
+        let mut streams: Vec<_> = (0..3).map(|_| send(&[1; 60])).collect();
+        if live {
+            let (sender, stream) = send(&[4]);
+            stream.inlet.came_earlier(Duration::from_millis(500));
+            streams.push((sender, stream));
+        }
+        drop(log);
+        for (sender, stream) in streams {
+            sender.finish();
+            assert!(stream.last().is_some_and(|e| e.is_ok()));
+        }
+        let steps = std::mem::take(&mut lock(&double.log).steps);
+        assert_eq!(steps.iter().flatten().map(|(_, frames)| frames).sum::<usize>(), 180 + usize::from(live));
+        // Nobody knows how fast the model is: beside the live stream one file has one frame.
+        let first: &[(usize, usize)] = if live { &[(3, 1), (0, 1)] } else { &[(0, 60), (1, 60), (2, 60)] };
+        assert_eq!(steps[0], first);
     }
 }

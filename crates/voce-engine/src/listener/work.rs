@@ -7,7 +7,8 @@ use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Track};
 use voce_runtime::Exec;
 
 use super::event::EndReason;
-use super::inlet::Mark;
+use super::inlet::{self, Mark};
+use super::share::{Pace, Share};
 use super::slot::{Ask, NewStream};
 use super::snapshot::Saved;
 use super::stats::ListenerStats;
@@ -48,11 +49,23 @@ pub(super) struct Hear {
 /// What the step under way takes, and who goes first in the next.
 #[derive(Default)]
 pub(super) struct Planning {
-    /// The slot that is looked at first.
+    /// The slot that is looked at first, among those that keep to the clock and among the others.
     turn: usize,
+    ahead_turn: usize,
+    /// Slots of streams that are ahead of the clock, and what these offer.
+    ahead: Vec<(usize, inlet::Offer)>,
     planned: Vec<Planned>,
     /// Frames that it makes, or a few more.
     frames: usize,
+    share: Share,
+}
+
+impl Planning {
+    fn begin(&mut self) {
+        self.planned.clear();
+        self.ahead.clear();
+        self.frames = 0;
+    }
 }
 
 /// How long the phases of a step took.
@@ -94,6 +107,7 @@ impl Work for Hear {
         self.faults.pass(FaultPoint::Step);
         let Some((times, decoding)) = self.run(exec, begun) else { return true };
         let frames = self.count(times, decoding);
+        self.planning.share.record(self.planning.frames, times.total);
         self.settle(exec);
         let first = self.streams.seat.first_slot;
         let slots = self.planning.planned.iter().map(|p| first + p.slot);
@@ -203,39 +217,92 @@ impl Hear {
         self.recover(exec, &[i]);
     }
 
-    /// Plans what streams have audio for, in turn. Returns whether anything was done without a step.
+    /// Plans what streams have audio for, in turn: first those that keep to the clock, then those that are ahead of it, as
+    /// far as no live one has to wait for them. Returns whether anything was done without a step.
     fn gather(&mut self, exec: &mut Exec) -> bool {
         let n = self.streams.slots.len();
-        let live = self.streams.live().max(1);
         let most = self.room.frames;
-        let room = self.room.slot_frames.min(most / live);
-        self.planning.planned.clear();
-        let (mut frames, mut did) = (0, false);
-        let first = self.planning.turn;
+        self.planning.begin();
+        let mut did = false;
+        let room = self.room.slot_frames.min(most / self.streams.live().max(1));
+        let (first, mut is_live) = (self.planning.turn, false);
+        let (now, frame_seconds) = (Instant::now(), self.hearing.info().frame_seconds());
         for i in (0..n).map(|k| (first + k) % n) {
-            let Some(planned) = self.plan(exec, i, room, &mut did) else { continue };
-            let more = planned.frames;
-            if frames > 0 && frames + more > most {
+            let Some(slot) = &self.streams.slots[i] else { continue };
+            let offer = slot.inlet.offer(self.ear.wants(i));
+            match offer.pace(now, slot.track.chunk as f64 * frame_seconds) {
+                Pace::Ahead => {
+                    self.planning.ahead.push((i, offer));
+                    continue;
+                }
+                Pace::Live => is_live = !self.hearing.info().offline(),
+                Pace::Unknown => {}
+            }
+            if let Some(planned) = self.plan(exec, i, offer, room, &mut did)
+                && !self.add(planned, most)
+            {
                 self.planning.turn = i;
                 break;
             }
-            frames += more;
-            let Some(slot) = &mut self.streams.slots[i] else { continue };
-            (slot.planned, slot.frames) = (planned, 0);
-            self.planning.planned.push(planned);
         }
-        self.planning.frames = frames;
+        self.gather_ahead(exec, is_live, &mut did);
         did
     }
 
+    /// Adds streams that are ahead of the clock to a step: all that has room or, beside live ones, their share.
+    fn gather_ahead(&mut self, exec: &mut Exec, is_live: bool, did: &mut bool) {
+        let mut ahead = std::mem::take(&mut self.planning.ahead);
+        ahead.sort_unstable_by_key(|&(i, _)| i);
+        let first = ahead.partition_point(|&(i, _)| i < self.planning.ahead_turn);
+        ahead.rotate_left(first);
+        let mut most = self.room.frames;
+        if is_live {
+            most = most.min(self.planning.frames + self.planning.share.frames());
+        }
+        let left = most.saturating_sub(self.planning.frames);
+        let room = self.room.slot_frames.min(left / ahead.len().max(1));
+        // Somebody goes on where there is any room: a file ends, however many are live.
+        let mut is_first = true;
+        for &(i, offer) in &ahead {
+            let Some(planned) = self.plan(exec, i, offer, room, did) else { continue };
+            let limit = if is_first { self.room.frames } else { most };
+            if !self.add(planned, limit) {
+                self.planning.ahead_turn = i;
+                break;
+            }
+            is_first = false;
+        }
+        self.planning.ahead = ahead;
+    }
+
+    /// Adds a stream to the step, unless that would have more than `most` frames then.
+    fn add(&mut self, planned: Planned, most: usize) -> bool {
+        let frames = self.planning.frames + planned.frames;
+        if self.planning.frames > 0 && frames > most {
+            return false;
+        }
+        if let Some(slot) = &mut self.streams.slots[planned.slot] {
+            (slot.planned, slot.frames) = (planned, 0);
+            self.planning.frames = frames;
+            self.planning.planned.push(planned);
+        }
+        true
+    }
+
     /// What the next step takes of a slot; what needs no step is done at once.
-    fn plan(&mut self, exec: &mut Exec, i: usize, room: usize, did: &mut bool) -> Option<Planned> {
+    fn plan(
+        &mut self,
+        exec: &mut Exec,
+        i: usize,
+        mut offer: inlet::Offer,
+        room: usize,
+        did: &mut bool,
+    ) -> Option<Planned> {
         loop {
             let slot = self.streams.slots[i].as_ref()?;
             if slot.outlet.is_full() {
                 return None;
             }
-            let offer = slot.inlet.offer(self.ear.wants(i));
             if offer.abandoned {
                 self.streams.free(i, Err(EngineError::Abandoned));
                 *did = true;
@@ -257,6 +324,7 @@ impl Hear {
             }
             self.recover(exec, &[i]);
             *did = true;
+            offer = self.streams.slots[i].as_ref()?.inlet.offer(self.ear.wants(i));
         }
     }
 

@@ -241,7 +241,7 @@ impl Speaker {
         let each = 1..=most.min(WARM_EACH);
         let powers = std::iter::successors(Some(2 * WARM_EACH), |n| Some(2 * n)).take_while(|n| *n <= most);
         for requests in each.chain(powers) {
-            let request = SpeakRequest { max_frames: Some(WARM_FRAMES), lockstep: 1, ..Default::default() };
+            let request = SpeakRequest::default().with_max_frames(Some(WARM_FRAMES)).with_lockstep(1);
             let streams: Result<Vec<_>, _> = (0..requests).map(|_| self.speak(WARM_TEXT, &request)).collect();
             streams?.into_iter().flatten().try_for_each(|chunk| chunk.map(drop))?;
         }

@@ -27,6 +27,7 @@ pub enum Overlap {
 
 /// How a speaker is set up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpeakerOptions {
     /// Precision of the weights; what suits the CPU or the device when absent.
     pub precision: Option<Precision>,
@@ -49,6 +50,19 @@ pub struct SpeakerOptions {
     /// Faults that tests plant.
     pub faults: Faults,
 }
+
+voce_models::setters! { SpeakerOptions {
+    with_precision(precision: Option<Precision>),
+    with_threads(threads: usize),
+    with_slots(slots: usize),
+    with_overlap(overlap: Overlap),
+    with_isa(isa: Option<Isa>),
+    with_device(device: Placement),
+    with_trace(trace: Option<Trace>),
+    with_pin(pin: bool),
+    with_keep_warm(keep_warm: Option<Duration>),
+    with_faults(faults: Faults),
+} }
 
 impl Default for SpeakerOptions {
     fn default() -> Self {

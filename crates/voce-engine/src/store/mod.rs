@@ -1,35 +1,47 @@
 //! The model store: what a model reference stands for, where its files are, and how to fetch or remove them.
 //!
 //! Models live in the Hugging Face cache, so that files fetched by other programs are found and the other way
-//! round. The user's own models and voices live in Voce's folder. Only [`Store::pull`] touches the network.
+//! round. The user's own models and voices live in Voce's folder. Only `Store::pull` (feature `hub`) touches the network.
 
 pub mod catalogue;
+#[cfg(feature = "hub")]
 mod digest;
+#[cfg(feature = "hub")]
 mod download;
 mod error;
 mod folder;
+#[cfg(feature = "hub")]
 mod hub;
 mod identity;
 mod installed;
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod layout;
 mod locate;
+#[cfg(feature = "hub")]
 mod partial;
+#[cfg(feature = "hub")]
 mod progress;
+#[cfg(feature = "hub")]
 mod pull;
 mod reference;
 mod remove;
+#[cfg(feature = "hub")]
 mod select;
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod settings;
 pub mod voices;
 
 pub use catalogue::{Entry, Family, HubFile, Task};
 pub use error::StoreError;
+#[cfg(feature = "hub")]
 pub use hub::{MAX_FILES, MAX_JSON, MAX_REDIRECTS};
 pub use identity::Identity;
 pub use installed::{Installed, InstalledFile, Origin};
 pub use locate::Located;
+#[cfg(feature = "hub")]
 pub use progress::{Cancel, Event};
-pub use pull::{DISK_RESERVE, PullOptions, Pulled, PulledFile, VoiceChoice};
+#[cfg(feature = "hub")]
+pub use pull::{DISK_RESERVE, PullOptions, PullVoices, Pulled, PulledFile};
 pub use reference::{DEFAULT_REVISION, HubRef, MAX_REFERENCE, Reference, RepoId, is_commit};
 pub use remove::Removed;
 pub use settings::{DEFAULT_ENDPOINT, KEEP_PACKED, Patience, Settings, Token};

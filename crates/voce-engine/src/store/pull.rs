@@ -17,7 +17,7 @@ pub const DISK_RESERVE: u64 = 64 << 20;
 
 /// Which ready-made voices come with a catalogue model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum VoiceChoice {
+pub enum PullVoices {
     /// The default voice of the model's language.
     #[default]
     Default,
@@ -31,7 +31,7 @@ pub enum VoiceChoice {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullOptions {
     /// Ready-made voices of a catalogue model.
-    pub voices: VoiceChoice,
+    pub voices: PullVoices,
     /// Take only files that match one of these (`*` and `?`); empty takes what a model needs.
     pub patterns: Vec<String>,
 }
@@ -239,7 +239,7 @@ fn pinned_files(
     entry: &Entry,
     files: &Files,
     cloning: bool,
-    voices: &VoiceChoice,
+    voices: &PullVoices,
 ) -> Result<Vec<Wanted>, StoreError> {
     let must = |file| Wanted { file, optional: false };
     let mut wanted = vec![must(files.weights(cloning)), must(files.tokenizer.hub_file())];
@@ -248,9 +248,9 @@ fn pinned_files(
 }
 
 /// The files of the voices that were chosen; none where a model has no voices in files.
-fn voice_files(entry: &Entry, choice: &VoiceChoice) -> Result<Vec<Wanted>, StoreError> {
+fn voice_files(entry: &Entry, choice: &PullVoices) -> Result<Vec<Wanted>, StoreError> {
     let names = entry.voices.map_or(&[][..], |voices| voices.names);
-    if let VoiceChoice::Named(asked) = choice
+    if let PullVoices::Named(asked) = choice
         && let Some(unknown) = asked.iter().find(|name| !names.contains(&name.as_str()))
     {
         let known = names.iter().map(|name| (*name).to_owned()).collect();
@@ -261,9 +261,9 @@ fn voice_files(entry: &Entry, choice: &VoiceChoice) -> Result<Vec<Wanted>, Store
     };
     let must = |name: &str| Wanted { file: files.file(name), optional: false };
     Ok(match choice {
-        VoiceChoice::Default => vec![must(voices.default)],
-        VoiceChoice::Named(asked) => asked.iter().map(|name| must(name)).collect(),
-        VoiceChoice::All => {
+        PullVoices::Default => vec![must(voices.default)],
+        PullVoices::Named(asked) => asked.iter().map(|name| must(name)).collect(),
+        PullVoices::All => {
             voices.names.iter().map(|name| Wanted { file: files.file(name), optional: true }).collect()
         }
     })

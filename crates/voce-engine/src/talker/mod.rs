@@ -32,6 +32,7 @@ const MAX_SLOTS: usize = 1024;
 
 /// How a talker is set up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TalkerOptions {
     /// Threads; 0 chooses.
     pub threads: usize,
@@ -50,6 +51,17 @@ pub struct TalkerOptions {
     /// Faults that tests plant.
     pub faults: Faults,
 }
+
+voce_models::setters! { TalkerOptions {
+    with_threads(threads: usize),
+    with_slots(slots: usize),
+    with_isa(isa: Option<Isa>),
+    with_device(device: Placement),
+    with_trace(trace: Option<Trace>),
+    with_pin(pin: bool),
+    with_keep_warm(keep_warm: Option<Duration>),
+    with_faults(faults: Faults),
+} }
 
 impl Default for TalkerOptions {
     fn default() -> Self {

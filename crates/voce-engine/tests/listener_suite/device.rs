@@ -1,14 +1,14 @@
 //! A listener on a device hears what it hears on a CPU. The device is emulated, so clips are short.
 
 use voce_engine::EngineError;
-use voce_engine::listener::{ListenEvent, ListenRequest, Listener, ListenerOptions};
+use voce_engine::listener::{ListenEvent, ListenRequest, Listener};
 use voce_runtime::cuda::Device;
 
 use super::support::{Heard, clip, exact, feed, fixtures, hear, open, rest, store};
 
 /// A small recogniser on a device.
 fn open_on(device: &std::sync::Arc<Device>, name: &str) -> Listener {
-    let options = ListenerOptions { device: device.clone().into(), ..exact(2) };
+    let options = exact(2).with_device(device.clone().into());
     Listener::open(&store(), fixtures().join(name).to_str().unwrap(), &options).unwrap()
 }
 

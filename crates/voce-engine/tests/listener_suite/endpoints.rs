@@ -5,7 +5,7 @@ use voce_engine::listener::{Endpointing, ListenRequest};
 use crate::support::{chunk, clip, hear, open, rest};
 
 fn request(silence_ms: Option<u32>, max_ms: Option<u32>, chunk_ms: u32) -> ListenRequest {
-    ListenRequest { endpoint: Endpointing { silence_ms, max_ms }, ..chunk(chunk_ms) }
+    chunk(chunk_ms).with_endpoint(Endpointing::default().with_silence_ms(silence_ms).with_max_ms(max_ms))
 }
 
 fn twice() -> Vec<f32> {
@@ -44,7 +44,7 @@ fn progress_tells_how_far_and_since_when_nothing_was_said() {
     let listener = open("stream", 1);
     let audio = twice();
     for silence in [None, Some(240)] {
-        let heard = hear(&listener, &ListenRequest { progress: true, ..request(silence, None, 80) }, &audio);
+        let heard = hear(&listener, &request(silence, None, 80).with_progress(true), &audio);
         assert!(
             heard.progress.windows(2).all(|p| p[0].0 < p[1].0 && p[0].1 <= p[1].1),
             "{:?}",
@@ -125,8 +125,8 @@ fn a_forced_end_needs_no_more_audio() {
 #[test]
 fn offline_models_cut_by_silence_as_well() {
     let listener = open("rnnt", 1);
-    let endpoint = Endpointing { silence_ms: Some(240), max_ms: None };
-    let heard = hear(&listener, &ListenRequest { endpoint, ..Default::default() }, &clip("long.wav"));
+    let endpoint = Endpointing::default().with_silence_ms(Some(240)).with_max_ms(None);
+    let heard = hear(&listener, &ListenRequest::default().with_endpoint(endpoint), &clip("long.wav"));
     let whole = hear(&listener, &ListenRequest::default(), &clip("long.wav"));
     assert_eq!(heard.tokens(), whole.tokens());
     assert!(heard.segments.iter().all(|s| s.frames.windows(2).all(|f| f[1] <= f[0] + 3)));

@@ -12,16 +12,16 @@ fn open_with(name: &str, options: ListenerOptions) -> Listener {
 }
 
 fn lanes(slots: usize, lanes: usize) -> ListenerOptions {
-    ListenerOptions { lanes, ..exact(slots) }
+    exact(slots).with_lanes(lanes)
 }
 
 #[test]
 fn every_lane_hears_the_same() {
     let audio = clip("long.wav");
     for (name, request) in [
-        ("stream", ListenRequest { beam: 3, ..chunk(160) }),
+        ("stream", chunk(160).with_beam(3)),
         ("tdt", ListenRequest::default()),
-        ("prompt", ListenRequest { language: Some("de-DE".into()), ..ListenRequest::default() }),
+        ("prompt", ListenRequest::default().with_language(Some("de-DE".into()))),
     ] {
         let want = hear(&open(name, 1), &request, &audio);
         let listener = open_with(name, lanes(5, 3));
@@ -47,7 +47,7 @@ fn lanes_of_a_device_hear_what_the_cpu_hears() {
         let audio = &long[..samples];
         let request = ListenRequest::default();
         let want = hear(&open(name, 1), &request, audio);
-        let listener = open_with(name, ListenerOptions { device: device.clone().into(), ..exact(3) });
+        let listener = open_with(name, exact(3).with_device(device.clone().into()));
         assert_eq!(listener.info().lanes, 2, "a device has two unless told otherwise");
         let mut streams: Vec<_> = (0..3).map(|_| listener.listen(&request).unwrap()).collect();
         for (sender, _) in &mut streams {
@@ -84,7 +84,7 @@ fn a_stream_goes_on_in_another_lane() {
     let device = Device::emulated().unwrap();
     for (name, on) in [("stream", None), ("tdt", None), ("stream", Some(device))] {
         // A lane has one slot, so a second stream is in the other lane.
-        let listener = open_with(name, ListenerOptions { device: on.into(), ..lanes(2, 2) });
+        let listener = open_with(name, lanes(2, 2).with_device(on.into()));
         let audio = &clip("a.wav")[..14_000];
         let request = ListenRequest::default();
         let whole = hear(&open(name, 1), &request, audio);
@@ -108,7 +108,7 @@ fn a_stream_goes_on_in_another_lane() {
 #[test]
 fn statistics_are_of_all_lanes_and_warming_reaches_each() {
     let trace = Trace::default();
-    let listener = open_with("stream", ListenerOptions { trace: Some(trace.clone()), ..lanes(3, 3) });
+    let listener = open_with("stream", lanes(3, 3).with_trace(Some(trace.clone())));
     listener.warm().unwrap();
     let mut threads: Vec<_> = trace.events().iter().map(|e| e.thread).collect();
     threads.sort_unstable();
@@ -134,7 +134,7 @@ fn statistics_are_of_all_lanes_and_warming_reaches_each() {
 #[test]
 fn a_device_that_is_lost_ends_the_streams_of_every_lane() {
     let device = Device::emulated().unwrap();
-    let listener = open_with("stream", ListenerOptions { device: device.clone().into(), ..lanes(2, 2) });
+    let listener = open_with("stream", lanes(2, 2).with_device(device.clone().into()));
     let streams: Vec<_> = (0..2).map(|_| listener.listen(&ListenRequest::default()).unwrap()).collect();
     device.lose();
     for (mut sender, stream) in streams {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use voce_engine::EngineError;
-use voce_engine::listener::{ListenRequest, Listener, ListenerOptions};
+use voce_engine::listener::{ListenRequest, Listener};
 use voce_runtime::cuda::Device;
 
 use super::support::{clip, exact, fixtures, hear, open, rest, resume_when_free, store};
@@ -19,7 +19,7 @@ fn device() -> (Arc<Device>, Arc<AtomicU64>) {
 }
 
 fn open_on(device: &Arc<Device>, name: &str, slots: usize) -> Result<Listener, EngineError> {
-    let options = ListenerOptions { device: device.clone().into(), ..exact(slots) };
+    let options = exact(slots).with_device(device.clone().into());
     Listener::open(&store(), fixtures().join(name).to_str().unwrap(), &options)
 }
 
@@ -32,7 +32,7 @@ fn a_listener_that_is_open_needs_no_more_memory() {
         memory.store(device.used() as u64, Ordering::Relaxed);
         let audio = &clip("a.wav")[..14_000];
         for beam in [1, 3] {
-            let request = ListenRequest { beam, ..ListenRequest::default() };
+            let request = ListenRequest::default().with_beam(beam);
             let want = hear(&open(name, 1), &request, audio);
             assert!(!want.tokens().is_empty());
             let mut streams: Vec<_> = (0..3).map(|_| listener.listen(&request).unwrap()).collect();

@@ -54,7 +54,7 @@ fn languages_choose_the_prompt() {
         let language = run["language"].as_str().unwrap();
         let ahead = run["lookahead"].as_u64().unwrap() as u32;
         let asked = (language != "auto").then(|| language.to_owned());
-        let request = ListenRequest { language: asked, ..chunk((ahead + 1) * 80) };
+        let request = chunk((ahead + 1) * 80).with_language(asked);
         let heard = hear(&listener, &request, &clip("a.wav"));
         assert_eq!(heard.tokens(), numbers(&run["greedy"]["tokens"]), "{language}");
     }
@@ -63,7 +63,7 @@ fn languages_choose_the_prompt() {
 #[test]
 fn words_have_times_and_confidences() {
     let listener = open("stream", 1);
-    let heard = hear(&listener, &ListenRequest { partials: true, ..chunk(320) }, &clip("a.wav"));
+    let heard = hear(&listener, &chunk(320).with_partials(true), &clip("a.wav"));
     let segment = &heard.segments[0];
     assert_eq!(heard.words, segment.words, "every word was told once");
     assert!(heard.partials > 0);
@@ -80,7 +80,7 @@ fn words_have_times_and_confidences() {
 #[test]
 fn beams_tell_readings() {
     let listener = open("stream", 1);
-    let request = ListenRequest { beam: 4, nbest: 3, ..chunk(320) };
+    let request = chunk(320).with_beam(4).with_nbest(3);
     let heard = hear(&listener, &request, &clip("a.wav"));
     let nbest = &heard.segments[0].nbest;
     assert_eq!(nbest.len(), 3);

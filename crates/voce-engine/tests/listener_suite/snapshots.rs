@@ -16,12 +16,12 @@ fn joined(mut a: Heard, b: Heard) -> Heard {
 fn the_transcript_continues() {
     let mut audio = clip("long.wav");
     audio.extend(clip("a.wav"));
-    let endpoint = Endpointing { silence_ms: Some(240), max_ms: None };
+    let endpoint = Endpointing::default().with_silence_ms(Some(240)).with_max_ms(None);
     for (name, request) in [
-        ("stream", ListenRequest { endpoint, ..chunk(320) }),
-        ("stream", ListenRequest { beam: 3, ..chunk(160) }),
+        ("stream", chunk(320).with_endpoint(endpoint)),
+        ("stream", chunk(160).with_beam(3)),
         ("stream_left70", chunk(80)),
-        ("prompt", ListenRequest { language: Some("de-DE".into()), ..ListenRequest::default() }),
+        ("prompt", ListenRequest::default().with_language(Some("de-DE".into()))),
         ("tdt", ListenRequest::default()),
     ] {
         let (here, there) = (open(name, 1), open(name, 2));
@@ -82,7 +82,7 @@ fn what_does_not_fit_is_refused() {
     assert!(refused(&open("stream_left70", 1), &saved, &ListenRequest::default()), "another model");
     assert!(refused(&listener, &saved[..saved.len() - 9], &ListenRequest::default()));
     assert!(refused(&listener, b"voce", &ListenRequest::default()));
-    assert!(refused(&listener, &saved, &ListenRequest { beam: 2, ..chunk(320) }), "another beam");
+    assert!(refused(&listener, &saved, &chunk(320).with_beam(2)), "another beam");
     let mut ears = 0;
     for at in (0..saved.len()).step_by(saved.len() / 200) {
         let mut bad = saved.clone();
@@ -139,10 +139,10 @@ fn forged_snapshots_harm_nobody_else() {
     let (mut dice, mut gone_on, mut refused) = (Dice::new(11), 0, 0);
     for (name, request) in [
         ("stream", chunk(160)),
-        ("stream", ListenRequest { beam: 3, ..chunk(80) }),
+        ("stream", chunk(80).with_beam(3)),
         ("prompt", ListenRequest::default()),
-        ("tdt", ListenRequest { beam: 2, ..ListenRequest::default() }),
-        ("ctc", ListenRequest { beam: 3, ..ListenRequest::default() }),
+        ("tdt", ListenRequest::default().with_beam(2)),
+        ("ctc", ListenRequest::default().with_beam(3)),
     ] {
         let want = hear(&open(name, 1), &request, &audio);
         let listener = open(name, 4);

@@ -15,12 +15,12 @@ fn long() -> Vec<f32> {
 #[test]
 fn pieces_of_any_size_give_the_same() {
     let audio = long();
-    let endpoint = Endpointing { silence_ms: Some(240), max_ms: Some(4_000) };
+    let endpoint = Endpointing::default().with_silence_ms(Some(240)).with_max_ms(Some(4_000));
     let mut dice = Dice::new(7);
     for (name, requests) in [
-        ("stream", vec![chunk(320), chunk(80), ListenRequest { endpoint, ..chunk(160) }]),
-        ("stream_left70", vec![ListenRequest { endpoint, beam: 3, ..chunk(80) }]),
-        ("tdt", vec![ListenRequest { endpoint, ..Default::default() }]),
+        ("stream", vec![chunk(320), chunk(80), chunk(160).with_endpoint(endpoint)]),
+        ("stream_left70", vec![chunk(80).with_endpoint(endpoint).with_beam(3)]),
+        ("tdt", vec![ListenRequest::default().with_endpoint(endpoint)]),
     ] {
         let listener = open(name, 1);
         for request in requests {
@@ -32,7 +32,7 @@ fn pieces_of_any_size_give_the_same() {
                 feed(sender, &audio, &sizes);
                 assert_eq!(rest(&mut stream), whole, "{name} {sizes:?}");
             }
-            let slow = ListenRequest { chunks_per_step: 1, ..request };
+            let slow = request.with_chunks_per_step(1);
             assert_eq!(hear(&listener, &slow, &audio), whole, "{name}, a chunk a step");
         }
     }
@@ -47,7 +47,7 @@ fn streams_side_by_side_hear_what_they_hear_alone() {
         let chunks: &[u32] = if name == "stream" { &[80, 160, 320] } else { &[0] };
         let request = |i: usize| match chunks[i % chunks.len()] {
             0 => ListenRequest::default(),
-            ms => ListenRequest { beam: 1 + i % 2 * 2, ..chunk(ms) },
+            ms => chunk(ms).with_beam(1 + i % 2 * 2),
         };
         let want: Vec<_> = (0..12).map(|i| hear(&alone, &request(i), &clips[i % 3])).collect();
         let mut dice = Dice::new(3);

@@ -21,7 +21,7 @@ pub(crate) fn store() -> Store {
 
 /// f32 on one thread.
 pub(crate) fn exact(slots: usize) -> ListenerOptions {
-    ListenerOptions { precision: Some(Precision::F32), threads: 1, slots, ..Default::default() }
+    ListenerOptions::default().with_precision(Some(Precision::F32)).with_threads(1).with_slots(slots)
 }
 
 pub(crate) fn open(name: &str, slots: usize) -> Listener {
@@ -146,7 +146,7 @@ pub(crate) fn feed(mut sender: AudioSender, audio: &[f32], sizes: &[usize]) {
 
 /// A request with this chunk.
 pub(crate) fn chunk(ms: u32) -> ListenRequest {
-    ListenRequest { chunk_ms: Some(ms), ..Default::default() }
+    ListenRequest::default().with_chunk_ms(Some(ms))
 }
 
 /// Random numbers that are the same in every run.

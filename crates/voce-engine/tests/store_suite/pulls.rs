@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::tempdir;
-use voce_engine::store::{Cancel, Event, PullOptions, Reference, Store, VoiceChoice};
+use voce_engine::store::{Cancel, Event, PullOptions, PullVoices, Reference, Store};
 
 use crate::hub::{COMMIT, FakeHub, REPO, git_hash, noise, pull, pull_with, repo_dir, sha256};
 use crate::server::{Reply, Server};
@@ -190,11 +190,11 @@ fn catalogue_models_come_with_their_voices() {
         }
     });
     let store = Store::new(crate::hub::settings(root.path(), &server.url()));
-    let take = |text: &str, voices: VoiceChoice| {
+    let take = |text: &str, voices: PullVoices| {
         let options = PullOptions { voices, ..PullOptions::default() };
         store.pull(&Reference::parse(text).unwrap(), &options, &Cancel::new(), &mut |_| {})
     };
-    let pulled = take("pocket-french", VoiceChoice::Default).unwrap();
+    let pulled = take("pocket-french", PullVoices::Default).unwrap();
     let names: Vec<_> = pulled.files.iter().map(|file| file.source.path.as_str()).collect();
     assert_eq!(
         names,
@@ -208,14 +208,14 @@ fn catalogue_models_come_with_their_voices() {
     assert_eq!(server.count("GET", ""), 1, "the same content is fetched once");
     assert_eq!(store.find("pocket-french").unwrap().voices.len(), 1);
 
-    let two = VoiceChoice::Named(vec!["alba".to_owned(), "vera".to_owned()]);
+    let two = PullVoices::Named(vec!["alba".to_owned(), "vera".to_owned()]);
     assert_eq!(take("pocket-french", two).unwrap().files.len(), 4);
     assert_eq!(
-        take("pocket-french", VoiceChoice::Named(vec!["nobody".to_owned()])).unwrap_err().code(),
+        take("pocket-french", PullVoices::Named(vec!["nobody".to_owned()])).unwrap_err().code(),
         "unknown_voice"
     );
-    assert_eq!(take("pocket-french", VoiceChoice::All).unwrap().files.len(), 2 + 26, "eve is not to be had");
-    let gated = take("pocket-french:cloning", VoiceChoice::Default).unwrap_err();
+    assert_eq!(take("pocket-french", PullVoices::All).unwrap().files.len(), 2 + 26, "eve is not to be had");
+    let gated = take("pocket-french:cloning", PullVoices::Default).unwrap_err();
     assert!(gated.to_string().contains("/kyutai/pocket-tts,"), "{gated}");
 }
 
@@ -241,7 +241,7 @@ fn a_catalogue_model_that_is_a_repository_is_pulled_by_its_alias() {
     assert_eq!((pulled.id.as_str(), pulled.files.len()), ("nemotron-speech-streaming-en-0.6b", 3));
     let found = store.find("nemotron").unwrap();
     assert_eq!(fs::read(&found.weights[0]).unwrap(), b"model.safetensors");
-    let voice = PullOptions { voices: VoiceChoice::Named(vec!["alba".into()]), ..PullOptions::default() };
+    let voice = PullOptions { voices: PullVoices::Named(vec!["alba".into()]), ..PullOptions::default() };
     let reference = Reference::parse("nemotron").unwrap();
     let refused = store.pull(&reference, &voice, &Cancel::new(), &mut |_| {}).unwrap_err();
     assert_eq!(refused.code(), "unknown_voice");

@@ -58,17 +58,15 @@ pub struct Talker {
 
 /// f32 on one thread.
 pub fn exact() -> SpeakerOptions {
-    SpeakerOptions {
-        precision: Some(Precision::F32),
-        threads: 1,
-        overlap: Overlap::InTurn,
-        ..Default::default()
-    }
+    SpeakerOptions::default()
+        .with_precision(Some(Precision::F32))
+        .with_threads(1)
+        .with_overlap(Overlap::InTurn)
 }
 
 /// f32 on two threads, a stage each.
 pub fn beside() -> SpeakerOptions {
-    SpeakerOptions { threads: 2, overlap: Overlap::Beside, ..exact() }
+    exact().with_threads(2).with_overlap(Overlap::Beside)
 }
 
 impl Talker {
@@ -85,13 +83,11 @@ impl Talker {
 
     /// A request of the folder's voice without noise or normalisation.
     pub fn request(&self) -> SpeakRequest {
-        SpeakRequest {
-            voice: self.voice.clone().into(),
-            temperature: Some(0.0),
-            steps: self.steps,
-            normalize: false,
-            ..Default::default()
-        }
+        SpeakRequest::default()
+            .with_voice(self.voice.clone().into())
+            .with_temperature(Some(0.0))
+            .with_steps(self.steps)
+            .with_normalize(false)
     }
 
     /// The text and the request of the `say` block.

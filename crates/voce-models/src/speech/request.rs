@@ -4,6 +4,7 @@ use super::{SpeechError, Voice};
 
 /// One utterance, short or as long as a book. What a family cannot use, it refuses by name.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpeakRequest {
     /// The voice.
     pub voice: VoiceChoice,
@@ -44,6 +45,28 @@ pub struct SpeakRequest {
     /// Passages of this request that may run side by side.
     pub lockstep: usize,
 }
+
+crate::setters! { SpeakRequest {
+    with_voice(voice: VoiceChoice),
+    with_language(language: Option<String>),
+    with_instruct(instruct: Option<String>),
+    with_temperature(temperature: Option<f32>),
+    with_noise_clamp(noise_clamp: Option<f32>),
+    with_seed(seed: u64),
+    with_steps(steps: usize),
+    with_eos_threshold(eos_threshold: Option<f32>),
+    with_frames_after_eos(frames_after_eos: Option<usize>),
+    with_text_mode(text_mode: Option<TextMode>),
+    with_greedy(greedy: bool),
+    with_top_k(top_k: Option<usize>),
+    with_top_p(top_p: Option<f32>),
+    with_repetition_penalty(repetition_penalty: Option<f32>),
+    with_fine(fine: FineSampling),
+    with_max_tokens(max_tokens: usize),
+    with_max_frames(max_frames: Option<usize>),
+    with_normalize(normalize: bool),
+    with_lockstep(lockstep: usize),
+} }
 
 /// Where the text of a passage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,11 @@
 /// Errors of the CUDA backend.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CudaError {
+    /// This was built without the feature `cuda`.
+    #[error(
+        "this was built without the feature cuda: build it with that, or run on the CPU with --device cpu"
+    )]
+    NotBuilt,
     /// The driver's library cannot be loaded.
     #[error(
         "no NVIDIA driver: libcuda cannot be loaded; install the driver, or run on the CPU with --device cpu"

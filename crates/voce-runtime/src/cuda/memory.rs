@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::CudaError;
 use super::driver::{Address, Command, DeviceInfo, Driver, Product, ProductKind, Stream};
 use super::profile::{Profile, Timing};
-use super::{CudaError, nvidia};
 
 /// A device. Everything that lives in its memory holds a reference to it.
 pub struct Device {
@@ -58,7 +58,13 @@ impl std::fmt::Debug for Device {
 impl Device {
     /// Opens the NVIDIA device of this number.
     pub fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
-        Self::with_driver(Box::new(nvidia::Nvidia::open(ordinal)?))
+        #[cfg(feature = "cuda")]
+        return Self::with_driver(Box::new(super::nvidia::Nvidia::open(ordinal)?));
+        #[cfg(not(feature = "cuda"))]
+        Err({
+            let _ = ordinal;
+            CudaError::NotBuilt
+        })
     }
 
     /// The emulated device of a library built from the kernels: see `cuda/emulator.rs`.
@@ -285,7 +291,7 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// Pins values that stay where they are until this is dropped; none where that cannot be.
-    pub(crate) fn new(device: &Arc<Device>, values: &[f32]) -> Option<Self> {
+    pub(crate) fn new<T: super::Plain>(device: &Arc<Device>, values: &[T]) -> Option<Self> {
         let at = values.as_ptr() as usize;
         device.driver.pin(at, size_of_val(values)).then(|| Self { device: device.clone(), at })
     }

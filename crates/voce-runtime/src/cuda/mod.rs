@@ -4,8 +4,13 @@
 //! is asked for. Weights live on the device from load on; buffers and states get their device half at first use.
 //! `driver.rs` is all that is asked of a device: `nvidia.rs` answers by the driver, `emulator.rs` on the CPU, for tests.
 
+// Without a driver nobody makes a device; what would use one is compiled all the same.
+#![cfg_attr(not(any(feature = "cuda", feature = "cuda-emulator")), allow(dead_code))]
+
 mod attention;
 mod choice;
+#[cfg(feature = "cuda")]
+mod compiled;
 mod conv;
 mod driver;
 #[cfg(feature = "cuda-emulator")]
@@ -15,13 +20,16 @@ mod fingerprint;
 mod fp8;
 mod graphs;
 mod kv;
+#[cfg(feature = "cuda")]
 mod libraries;
 mod linear;
 mod matrix;
 mod mel;
 mod memory;
+#[cfg(feature = "cuda")]
 mod nvidia;
 mod pointwise;
+#[cfg(feature = "cuda")]
 mod products;
 mod profile;
 mod program;
@@ -33,6 +41,7 @@ mod rows;
 mod sampling;
 mod select;
 mod streams;
+mod tables;
 mod tokens;
 mod transducer;
 
@@ -59,16 +68,31 @@ const PINNED_FETCHES: u32 = 4;
 const PINNED_BYTES: usize = 256 << 10;
 
 /// Facts about every NVIDIA device of this machine, or why none can be used.
+#[cfg(feature = "cuda")]
 pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
     let devices = nvidia::devices()?;
     libraries::check()?;
     Ok(devices)
 }
 
+/// Why no NVIDIA device can be used: this was built without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
+    Err(CudaError::NotBuilt)
+}
+
 /// Whether opening the device of this number begins with compiling kernels for it, which takes up to a minute.
 pub fn must_compile(ordinal: usize) -> bool {
-    let devices = nvidia::devices().unwrap_or_default();
-    devices.get(ordinal).is_some_and(|info| !program::is_kept(info.capability))
+    #[cfg(feature = "cuda")]
+    {
+        let devices = nvidia::devices().unwrap_or_default();
+        devices.get(ordinal).is_some_and(|info| !compiled::is_kept(info.capability))
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = ordinal;
+        false
+    }
 }
 
 /// Numbers without padding that may travel to and from a device as bytes.

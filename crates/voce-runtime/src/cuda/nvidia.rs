@@ -10,7 +10,7 @@ use cudarc::driver::sys as cu;
 
 use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream};
 use super::products::{Plan, ProductKey, check_lt};
-use super::{CudaError, libraries, program};
+use super::{CudaError, compiled, libraries, program};
 
 /// The oldest driver that the kernels and calls work with.
 const DRIVER: u32 = 12_000;
@@ -195,7 +195,7 @@ impl Nvidia {
         if info.capability < (8, 0) {
             return Err(CudaError::OldDevice { name: info.name, capability: info.capability });
         }
-        let image = program::image(info.capability)?;
+        let image = compiled::image(info.capability)?;
         let mut module = std::ptr::null_mut();
         let mut blas = std::ptr::null_mut();
         // SAFETY: places for the results; the image is a whole cubin.

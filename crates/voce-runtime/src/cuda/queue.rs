@@ -14,12 +14,11 @@ use super::CudaError;
 use super::driver::{Address, Command, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
 use super::graphs::{Graphs, Known};
-use super::memory::{Device, Memory};
+use super::memory::Device;
 use super::program::KernelOf;
 use super::room::Rehearsal;
+use super::tables::{Area, TABLES};
 
-/// Bytes of an area of tables, unless a table is larger.
-const TABLES: usize = 1 << 20;
 /// Bytes from which host data go to the device in a copy of their own and not among the tables.
 pub(super) const LARGE: usize = 256 << 10;
 /// Commands below which a graph is not worth keeping.
@@ -30,12 +29,6 @@ const WORTH_CAPTURING: usize = 4;
 /// # Safety
 /// The type has no padding; its fields are those that the kernels declare, whose size is checked where they are compiled.
 pub(crate) unsafe trait Args: Copy {}
-
-/// Device memory for tables, and what is to be copied there.
-struct Area {
-    memory: Memory,
-    bytes: Vec<u8>,
-}
 
 /// Recorded work.
 pub(crate) struct Queue {
@@ -131,26 +124,23 @@ impl Queue {
         let hash = Fingerprint::of(bytes);
         if let Some(&(area, at)) = self.known.get(&hash)
             && self.rehearsal.is_none()
-            && self.areas[area].bytes[at..].starts_with(bytes)
+            && self.areas[area].has(at, bytes)
         {
-            return self.areas[area].memory.at + at as u64;
+            return self.areas[area].address(at);
         }
-        let room = |a: &Area| a.bytes.len().next_multiple_of(16) + bytes.len() <= a.memory.bytes;
-        let index = match self.areas.iter().position(room) {
+        let index = match self.areas.iter().position(|a| a.has_room(bytes.len())) {
             Some(index) => index,
             None => {
                 let whose = std::ptr::from_ref(&self.areas) as usize;
                 let Some(memory) = self.alloc(TABLES.max(bytes.len()), whose) else { return 0 };
-                self.areas.push(Area { memory, bytes: Vec::new() });
+                self.areas.push(Area::new(&self.device, memory));
                 self.areas.len() - 1
             }
         };
         let area = &mut self.areas[index];
-        let at = area.bytes.len().next_multiple_of(16);
-        area.bytes.resize(at, 0);
-        area.bytes.extend_from_slice(bytes);
+        let at = area.put(bytes);
         self.known.insert(hash, (index, at));
-        area.memory.at + at as u64
+        area.address(at)
     }
 
     /// Enqueues all that was recorded.
@@ -164,15 +154,19 @@ impl Queue {
         }
         self.commands.clear();
         self.args.clear();
-        self.areas.iter_mut().for_each(|a| a.bytes.clear());
+        // Every area is asked: none may be left with the old recording.
+        if self.areas.iter_mut().fold(false, |waits, a| a.next() | waits) {
+            self.check(self.device.driver.wait(self.stream));
+            self.arrived();
+        }
         self.known.clear();
         self.device.recording_ends();
     }
 
     fn enqueue(&mut self) -> Result<(), CudaError> {
         let driver = &self.device.driver;
-        for area in self.areas.iter().filter(|a| !a.bytes.is_empty()) {
-            driver.upload(self.stream, area.memory.at, &area.bytes)?;
+        for area in self.areas.iter().filter(|a| !a.recorded().is_empty()) {
+            driver.upload(self.stream, area.address(0), area.recorded())?;
         }
         if self.use_events {
             let ms = driver.enqueue_timed(self.stream, &self.commands, &self.args)?;
@@ -227,16 +221,28 @@ impl Queue {
             return bytes.fill(0);
         }
         let result = self.status().and_then(|()| self.device.driver.download(self.stream, from, bytes));
-        if let Err(e) = result {
-            bytes.fill(0);
-            self.fail(e);
+        match result {
+            Ok(()) => self.arrived(),
+            Err(e) => {
+                bytes.fill(0);
+                self.fail(e);
+            }
         }
+    }
+
+    /// The device has copied all tables.
+    fn arrived(&mut self) {
+        self.areas.iter_mut().for_each(Area::arrived);
     }
 
     /// Waits until all that was recorded has run.
     pub(crate) fn wait(&mut self) {
         self.flush();
-        self.check(self.device.driver.wait(self.stream));
+        let waited = self.device.driver.wait(self.stream);
+        if waited.is_ok() {
+            self.arrived();
+        }
+        self.check(waited);
     }
 }
 

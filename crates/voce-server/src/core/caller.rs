@@ -40,9 +40,9 @@ tokio::task_local! {
 }
 
 impl Caller {
-    /// Runs what is done for this caller.
-    pub(crate) async fn scope<F: Future>(self, what: F) -> F::Output {
-        CALLER.scope(self, what).await
+    /// Runs what is done for this caller. No async function, which would keep `what` twice.
+    pub(crate) fn scope<F: Future>(self, what: F) -> impl Future<Output = F::Output> {
+        CALLER.scope(self, what)
     }
 
     /// Who the present task works for; nobody in particular where none was named.

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub(crate) struct Claim {
     budget: Arc<Budget>,
     caller: Caller,
     room: Mutex<Option<Turn>>,
+    /// Whether there is a turn in `room`: most messages are short and need none.
+    held: AtomicBool,
     state: AtomicU8,
 }
 
@@ -47,12 +49,15 @@ const SLOW: u8 = 3;
 impl Claim {
     /// The claim of a caller on the room that there is for large messages.
     pub(crate) fn new(budget: Arc<Budget>, caller: Caller) -> Self {
-        Self { budget, caller, room: Mutex::default(), state: AtomicU8::new(0) }
+        Self { budget, caller, room: Mutex::default(), held: AtomicBool::new(false), state: AtomicU8::new(0) }
     }
 
     /// The last message is done with: what it took is free.
     pub(crate) fn release(&self) {
-        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if self.is_held() {
+            *self.room.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            self.held.store(false, Ordering::Release);
+        }
     }
 
     /// Whether a message waits for room.
@@ -70,11 +75,12 @@ impl Claim {
     }
 
     fn is_held(&self) -> bool {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.held.load(Ordering::Acquire)
     }
 
     fn hold(&self, room: Turn) {
         *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
+        self.held.store(true, Ordering::Release);
     }
 
     fn end(&self, state: u8) -> io::Error {
@@ -283,6 +289,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Frames<T> {
                 let n = this.out.len().min(buf.remaining());
                 buf.put_slice(&this.out[..n]);
                 this.out.advance(n);
+                // What is there of the payload goes along: a short message is one read.
+                if this.out.is_empty() && this.part_left > 0 && !this.read.is_empty() && buf.remaining() > 0 {
+                    return this.poll_payload(cx, buf);
+                }
                 return Poll::Ready(Ok(()));
             }
             if this.part_left > 0 {

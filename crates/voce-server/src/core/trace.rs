@@ -41,9 +41,12 @@ pub(crate) fn current() -> Option<Arc<RequestTrace>> {
     CURRENT.try_with(Clone::clone).ok().flatten()
 }
 
-/// Runs a task for a request.
-pub(crate) async fn within<F: Future>(trace: Option<Arc<RequestTrace>>, task: F) -> F::Output {
-    CURRENT.scope(trace, task).await
+/// Runs a task for a request. No async function, which would keep `task` twice.
+pub(crate) fn within<F: Future>(
+    trace: Option<Arc<RequestTrace>>,
+    task: F,
+) -> impl Future<Output = F::Output> {
+    CURRENT.scope(trace, task)
 }
 
 /// Times a stage of the request that this task works for; does nothing where none is traced.

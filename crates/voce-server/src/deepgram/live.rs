@@ -1,11 +1,12 @@
 //! A live connection: binary audio up, `KeepAlive`, `Finalize` and `CloseStream` as text, results down.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::Options;
 use super::results::{Stretch, metadata};
@@ -70,6 +71,8 @@ struct Talk {
     /// Where the present utterance begins.
     from: f64,
     heard: Instant,
+    /// Goes off where nothing may have been heard for too long.
+    alarm: Pin<Box<Sleep>>,
     closing: bool,
 }
 
@@ -98,6 +101,7 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
         last_word: 0.0,
         from: 0.0,
         heard: Instant::now(),
+        alarm: Box::pin(tokio::time::sleep(IDLE)),
         closing: false,
     };
     match talk.run().await {
@@ -168,7 +172,14 @@ impl Talk {
                     Frame::Text(text) => self.command(&text).await?,
                     other => return Ok(End::Frame(other)),
                 },
-                () = tokio::time::sleep_until(self.heard + IDLE), if !self.closing && may_read => return Ok(End::Idle),
+                () = self.alarm.as_mut(), if !self.closing && may_read => {
+                    // Reset only here: audio comes fifty times a second, this once in ten.
+                    let end = self.heard + IDLE;
+                    if Instant::now() >= end {
+                        return Ok(End::Idle);
+                    }
+                    self.alarm.as_mut().reset(end);
+                }
             }
         }
     }
@@ -179,20 +190,23 @@ impl Talk {
     }
 
     async fn audio(&mut self, data: Bytes) -> Result<(), ServerError> {
-        self.hearing().await?;
-        // Filters of strange rates take a while to make, and decoders have threads: they are for those who have a slot.
-        let way = match (self.way.take(), self.options.raw) {
-            (Some(way), _) => way,
-            (None, Some(raw)) => {
-                let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels)?;
-                Way::Raw(Box::new(Intake::new(inlet)))
+        if self.way.is_none() {
+            // Filters of strange rates take a while to make, and decoders have threads: they are for those who have a slot.
+            self.hearing().await?;
+            self.way = Some(match self.options.raw {
+                Some(raw) => {
+                    let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels)?;
+                    Way::Raw(Box::new(Intake::new(inlet)))
+                }
+                None => Way::Opus(OpusInlet::any(self.claim.ear().decoder()?)),
+            });
+        }
+        match &mut self.way {
+            Some(Way::Raw(intake)) => {
+                intake.push(Payload::Raw(data), self.claim.open(&self.options.request).await?)
             }
-            (None, None) => Way::Opus(OpusInlet::any(self.claim.ear().decoder()?)),
-        };
-        let hearing = self.claim.open(&self.options.request).await?;
-        match self.way.insert(way) {
-            Way::Raw(intake) => intake.push(Payload::Raw(data), hearing),
-            Way::Opus(opus) => opus.push(data)?,
+            Some(Way::Opus(opus)) => opus.push(data)?,
+            None => {}
         }
         Ok(())
     }

@@ -42,20 +42,22 @@ impl Claim {
 
     /// The stream, opened in the session's slot if there is none.
     pub(crate) async fn open(&mut self, request: &HearRequest) -> Result<&mut Hearing, ServerError> {
-        let hearing = match self.hearing.take() {
-            Some(hearing) => hearing,
-            None => {
-                let permit = match self.permit.take() {
-                    Some(permit) => permit,
-                    None => self.ear.admit().await?,
-                };
-                // A slot without a stream is given back.
-                let hearing = self.ear.open_in(&permit, request).await?;
-                self.permit = Some(permit);
-                hearing
-            }
+        if self.hearing.is_none() {
+            // Boxed, since it is large, seldom, and part of every future that may have to open a stream.
+            Box::pin(self.begin(request)).await?;
+        }
+        Ok(self.hearing.as_mut().expect("opened above"))
+    }
+
+    async fn begin(&mut self, request: &HearRequest) -> Result<(), ServerError> {
+        let permit = match self.permit.take() {
+            Some(permit) => permit,
+            None => self.ear.admit().await?,
         };
-        Ok(self.hearing.insert(hearing))
+        // A slot without a stream is given back.
+        self.hearing = Some(self.ear.open_in(&permit, request).await?);
+        self.permit = Some(permit);
+        Ok(())
     }
 
     /// What the stream does next; nothing where none is open.

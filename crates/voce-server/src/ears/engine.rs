@@ -43,20 +43,19 @@ pub(super) async fn open(
 
 fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest {
     let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
-    ListenRequest {
-        chunk_ms: request.chunk_ms,
-        beam: request.beam,
-        hotwords: request.hotwords.iter().map(hotword).collect(),
+    ListenRequest::default()
+        .with_chunk_ms(request.chunk_ms)
+        .with_beam(request.beam)
+        .with_hotwords(request.hotwords.iter().map(hotword).collect())
         // Clients name languages that models without a choice of them do not know.
-        language: request.language.clone().filter(|l| languages.contains(l)),
-        endpoint: Endpointing {
-            silence_ms: request.silence_ms,
-            max_ms: request.silence_ms.map(|_| LONGEST_MS),
-        },
-        partials: request.partials,
-        progress: request.progress,
-        ..ListenRequest::default()
-    }
+        .with_language(request.language.clone().filter(|l| languages.contains(l)))
+        .with_endpoint(
+            Endpointing::default()
+                .with_silence_ms(request.silence_ms)
+                .with_max_ms(request.silence_ms.map(|_| LONGEST_MS)),
+        )
+        .with_partials(request.partials)
+        .with_progress(request.progress)
 }
 
 struct In(AudioSender);

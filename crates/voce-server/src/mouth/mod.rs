@@ -66,7 +66,7 @@ impl MouthOptions {
             voice: None,
             voice_aliases: Vec::new(),
             // One chunk at a time: a long text must not take the slots of others.
-            request: SpeakRequest { lockstep: 1, ..SpeakRequest::default() },
+            request: SpeakRequest::default().with_lockstep(1),
         }
     }
 }

@@ -182,7 +182,7 @@ async fn an_address_has_its_share_of_the_slots() {
 async fn one_who_starts_anew_again_and_again_takes_nobody_elses_slot() {
     // The model has as many slots as the server lets in, and none to spare.
     let open: OpenListener = Box::new(|| {
-        let options = ListenerOptions { threads: 1, slots: 2, ..ListenerOptions::default() };
+        let options = ListenerOptions::default().with_threads(1).with_slots(2);
         Listener::random("nano-ear", 3, &options)
     });
     let setup = Setup { speak: false, listen: vec![open], hear_slots: 2, ..Default::default() };

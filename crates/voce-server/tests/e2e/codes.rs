@@ -10,7 +10,7 @@ use crate::server::{OpenVoice, Part, Reply, Running, Setup};
 async fn serve(case: &'static str) -> Running {
     let open: OpenVoice = Box::new(move |store| {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../voce-models/tests/fixtures/qwen/");
-        let options = SpeakerOptions { threads: 1, slots: 4, ..Default::default() };
+        let options = SpeakerOptions::default().with_threads(1).with_slots(4);
         Speaker::open(store, &format!("{folder}{case}"), &options)
     });
     Setup { voices: vec![open], ..Default::default() }.start().await

@@ -9,7 +9,7 @@ use crate::listening::{audio, wav};
 use crate::server::{Part, Setup};
 
 fn open() -> Listener {
-    let options = ListenerOptions { threads: 1, slots: 6, ..ListenerOptions::default() };
+    let options = ListenerOptions::default().with_threads(1).with_slots(6);
     Listener::random("nano-ear", 3, &options).unwrap()
 }
 

@@ -23,13 +23,11 @@ use crate::server::{OpenVoice, Running, Setup, model};
 fn on(device: &Arc<Device>, faults: &Faults) -> OpenVoice {
     let (device, faults) = (device.clone(), faults.clone());
     Box::new(move |store| {
-        let options = SpeakerOptions {
-            threads: 1,
-            slots: 2,
-            device: device.clone().into(),
-            faults: faults.clone(),
-            ..Default::default()
-        };
+        let options = SpeakerOptions::default()
+            .with_threads(1)
+            .with_slots(2)
+            .with_device(device.clone().into())
+            .with_faults(faults.clone());
         Speaker::open(store, model("drifting").to_str().unwrap(), &options)
     })
 }
@@ -154,13 +152,11 @@ async fn a_dialogue_is_admitted_counted_and_revived_as_the_others_are() {
                 stages: Vec::new(),
             };
             let keep_warm = Some(Duration::from_millis(1));
-            let options = TalkerOptions {
-                threads: 1,
-                slots: 3,
-                keep_warm,
-                faults: faults.clone(),
-                ..Default::default()
-            };
+            let options = TalkerOptions::default()
+                .with_threads(1)
+                .with_slots(3)
+                .with_keep_warm(keep_warm)
+                .with_faults(faults.clone());
             Talker::new(Arc::new(Mute(info)), &options)
         }
     };

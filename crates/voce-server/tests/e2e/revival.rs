@@ -21,8 +21,11 @@ fn body(seed: u64) -> Value {
 fn ears(faults: &Faults, keep_warm: Option<Duration>) -> OpenListener {
     let faults = faults.clone();
     Box::new(move || {
-        let options =
-            ListenerOptions { threads: 1, slots: 4, keep_warm, faults: faults.clone(), ..Default::default() };
+        let options = ListenerOptions::default()
+            .with_threads(1)
+            .with_slots(4)
+            .with_keep_warm(keep_warm)
+            .with_faults(faults.clone());
         Listener::random("nano-ear", 3, &options)
     })
 }
@@ -190,7 +193,7 @@ async fn a_recogniser_that_dies_tells_its_streams_and_comes_back() {
 fn a_lane_that_dies_tells_its_streams_and_is_the_end_of_the_model() {
     let faults = Faults::default();
     let options =
-        ListenerOptions { threads: 1, slots: 4, lanes: 2, faults: faults.clone(), ..Default::default() };
+        ListenerOptions::default().with_threads(1).with_slots(4).with_lanes(2).with_faults(faults.clone());
     let listener = Listener::random("nano-ear", 3, &options).unwrap();
     let request = ListenRequest::default();
     let (mut dies, broken) = listener.listen(&request).unwrap();

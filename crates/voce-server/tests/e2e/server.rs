@@ -112,14 +112,12 @@ impl Setup {
             let (for_speaker, slots) = (store.clone(), self.speak_slots);
             let (faults, keep_warm, beside) = (self.faults.clone(), self.keep_warm, self.beside);
             let open = move || {
-                let options = SpeakerOptions {
-                    threads: if beside { 2 } else { 1 },
-                    slots,
-                    overlap: if beside { Overlap::Beside } else { Overlap::InTurn },
-                    keep_warm,
-                    faults: faults.clone(),
-                    ..Default::default()
-                };
+                let options = SpeakerOptions::default()
+                    .with_threads(if beside { 2 } else { 1 })
+                    .with_slots(slots)
+                    .with_overlap(if beside { Overlap::Beside } else { Overlap::InTurn })
+                    .with_keep_warm(keep_warm)
+                    .with_faults(faults.clone());
                 Speaker::open(&for_speaker, model("drifting").to_str().unwrap(), &options)
             };
             let mut mouth = MouthOptions::new("small", Box::new(open.clone()));
@@ -137,8 +135,10 @@ impl Setup {
             mouth.queue = self.queue;
             let eos_threshold = self.endless.then_some(1e9);
             let max_frames = if self.endless { Some(400_000) } else { Some(12) };
-            mouth.request =
-                SpeakRequest { eos_threshold, max_frames, lockstep: 1, ..SpeakRequest::default() };
+            mouth.request = SpeakRequest::default()
+                .with_eos_threshold(eos_threshold)
+                .with_max_frames(max_frames)
+                .with_lockstep(1);
             models.mouths.push(mouth);
         }
         let hears = if self.listen.is_empty() {

@@ -149,7 +149,7 @@ async fn a_speech_request_is_one_tree_below_the_clients_span() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transcription_is_one_tree_of_its_own() {
     let (addr, mut batches) = collector(&[503]).await;
-    let options = ListenerOptions { threads: 1, slots: 2, ..ListenerOptions::default() };
+    let options = ListenerOptions::default().with_threads(1).with_slots(2);
     let ears: OpenListener = Box::new(move || Listener::random("nano-ear", 3, &options));
     let setup = Setup { options: to(addr), speak: false, listen: vec![ears], ..Default::default() };
     let server = setup.start().await;

@@ -62,7 +62,7 @@ struct Run {
 fn once(speaker: &Speaker, text: &str, request: &SpeakRequest, streams: usize) -> Outcome<Run> {
     let begun = Instant::now();
     let mut speaking = (0..streams)
-        .map(|i| speaker.speak(text, &SpeakRequest { seed: request.seed + i as u64, ..request.clone() }))
+        .map(|i| speaker.speak(text, &request.clone().with_seed(request.seed + i as u64)))
         .collect::<Result<Vec<_>, _>>()?;
     let mut run = Run::default();
     let mut cx = Context::from_waker(Waker::noop());

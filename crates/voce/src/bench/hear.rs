@@ -78,16 +78,14 @@ fn one(
 ) -> Outcome {
     let trace = args.trace.as_ref().map(|_| Trace::default());
     let slots = args.streams.iter().copied().max().unwrap_or(1);
-    let options = ListenerOptions {
-        precision: Some(precision),
-        threads,
-        slots,
-        lanes: args.lanes,
-        device: device.clone().into(),
-        trace: trace.clone(),
-        pin: args.pin,
-        ..ListenerOptions::default()
-    };
+    let options = ListenerOptions::default()
+        .with_precision(Some(precision))
+        .with_threads(threads)
+        .with_slots(slots)
+        .with_lanes(args.lanes)
+        .with_device(device.clone().into())
+        .with_trace(trace.clone())
+        .with_pin(args.pin);
     let progress = console.progress();
     progress.set_message(format!("loading {precision}"));
     machine::reset_peak_rss();
@@ -153,12 +151,10 @@ impl Subject<'_> {
     /// Measures and prints one setting; tells how many streams a core hears.
     fn measure(&self, case: Case, feeders: usize) -> Outcome<Option<f64>> {
         let Subject { args, audio, listener, device, .. } = *self;
-        let request = ListenRequest {
-            chunk_ms: case.chunk,
-            beam: case.beam,
-            chunks_per_step: usize::from(!args.burst),
-            ..ListenRequest::default()
-        };
+        let request = ListenRequest::default()
+            .with_chunk_ms(case.chunk)
+            .with_beam(case.beam)
+            .with_chunks_per_step(usize::from(!args.burst));
         let progress = self.console.progress();
         progress.set_message(format!("hearing {} streams", case.streams));
         let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);

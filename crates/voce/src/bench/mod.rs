@@ -130,15 +130,13 @@ fn one(
     let slots =
         if args.frames.is_some() { args.streams.iter().copied().max().unwrap_or(1) } else { args.lockstep };
     let (trace_to, pin) = (trace.clone(), args.pin);
-    let options = SpeakerOptions {
-        precision: Some(precision),
-        threads,
-        slots,
-        device: device.clone().into(),
-        trace: trace_to,
-        pin,
-        ..SpeakerOptions::default()
-    };
+    let options = SpeakerOptions::default()
+        .with_precision(Some(precision))
+        .with_threads(threads)
+        .with_slots(slots)
+        .with_device(device.clone().into())
+        .with_trace(trace_to)
+        .with_pin(pin);
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.
@@ -159,18 +157,15 @@ fn one(
         (Some(name), _) => Some(speaker.voice(name)?),
         (None, made) => made,
     };
-    let voice_name =
-        name.or_else(|| voice.as_ref().map(|voice| format!("{voice:?}").to_lowercase()));
-    let request = SpeakRequest {
-        voice: voice.map_or(VoiceChoice::Nobody, VoiceChoice::Ready),
-        seed: SEED,
-        steps: args.steps,
-        max_frames: args.frames,
-        lockstep: args.lockstep,
+    let voice_name = name.or_else(|| voice.as_ref().map(|voice| format!("{voice:?}").to_lowercase()));
+    let request = SpeakRequest::default()
+        .with_voice(voice.map_or(VoiceChoice::Nobody, VoiceChoice::Ready))
+        .with_seed(SEED)
+        .with_steps(args.steps)
+        .with_max_frames(args.frames)
+        .with_lockstep(args.lockstep)
         // Random weights end by chance; a run of stated length must not.
-        eos_threshold: args.frames.map(|_| f32::INFINITY),
-        ..SpeakRequest::default()
-    };
+        .with_eos_threshold(args.frames.map(|_| f32::INFINITY));
     let head = Head::new(&speaker, voice_name, load);
     let device = device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));

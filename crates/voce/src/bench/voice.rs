@@ -9,7 +9,7 @@ pub(super) const POSITIONS: usize = 125;
 
 /// A voice of the length that published ones have. The speaker that makes it is gone afterwards.
 pub(super) fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Outcome<Voice> {
-    let speaker = Speaker::random(shape, seed, &SpeakerOptions { slots: 1, trace: None, ..options.clone() })?;
+    let speaker = Speaker::random(shape, seed, &options.clone().with_slots(1).with_trace(None))?;
     if let Some(name) = speaker.default_voice() {
         return Ok(speaker.voice(&name)?);
     }

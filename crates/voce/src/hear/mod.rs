@@ -51,14 +51,12 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
         ));
     }
     let device = args.device.open()?;
-    let options = ListenerOptions {
-        precision: Some(device::precision(args.precision, device.as_ref())),
-        device: device.into(),
-        threads: args.threads,
-        slots: inputs.len().clamp(1, usize::from(args.streams)),
-        pin: args.pin,
-        ..ListenerOptions::default()
-    };
+    let options = ListenerOptions::default()
+        .with_precision(Some(device::precision(args.precision, device.as_ref())))
+        .with_device(device.into())
+        .with_threads(args.threads)
+        .with_slots(inputs.len().clamp(1, usize::from(args.streams)))
+        .with_pin(args.pin);
     let listener = Listener::open(&store, &reference, &options)?;
     let request = request(&args, &listener, live)?;
     interrupt::check()?;
@@ -82,22 +80,22 @@ fn request(args: &HearArgs, listener: &Listener, live: bool) -> Outcome<ListenRe
         None => None,
     };
     let endpoint = match (args.endpoint_ms, live) {
-        (Some(ms), _) => Endpointing { silence_ms: Some(ms), max_ms: live.then_some(LONGEST_MS) },
+        (Some(ms), _) => {
+            Endpointing::default().with_silence_ms(Some(ms)).with_max_ms(live.then_some(LONGEST_MS))
+        }
         (None, true) => Endpointing::live(),
         (None, false) => Endpointing::default(),
     };
-    Ok(ListenRequest {
-        chunk_ms: args.chunk,
-        beam: args.search.beam,
-        nbest: args.search.nbest,
-        hotwords,
-        lm,
-        lm_weight: args.search.lm_weight,
-        language: args.language.clone(),
-        endpoint,
-        partials: live,
-        ..ListenRequest::default()
-    })
+    Ok(ListenRequest::default()
+        .with_chunk_ms(args.chunk)
+        .with_beam(args.search.beam)
+        .with_nbest(args.search.nbest)
+        .with_hotwords(hotwords)
+        .with_lm(lm)
+        .with_lm_weight(args.search.lm_weight)
+        .with_language(args.language.clone())
+        .with_endpoint(endpoint)
+        .with_partials(live))
 }
 
 /// What is heard, and by whom.

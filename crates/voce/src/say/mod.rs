@@ -50,21 +50,19 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     // With a frame limit chunks run one after the other: more slots would only cost memory.
     let slots = if args.sampling.max_frames.is_some() { 1 } else { args.lockstep };
     let device = args.run.device.open()?;
-    let options = SpeakerOptions {
-        precision: Some(device::precision(args.run.precision, device.as_ref())),
-        device: device.into(),
-        threads: args.run.threads,
-        slots,
-        overlap: match args.run.overlap {
+    let options = SpeakerOptions::default()
+        .with_precision(Some(device::precision(args.run.precision, device.as_ref())))
+        .with_device(device.into())
+        .with_threads(args.run.threads)
+        .with_slots(slots)
+        .with_overlap(match args.run.overlap {
             OverlapArg::Beside => Overlap::Beside,
             OverlapArg::InTurn => Overlap::InTurn,
             // Many chunks keep both stages busy, so that they need not wait for each other.
             OverlapArg::Auto if slots > 1 && source.is_long() => Overlap::Beside,
             OverlapArg::Auto => Overlap::Auto,
-        },
-        pin: args.run.pin,
-        ..SpeakerOptions::default()
-    };
+        })
+        .with_pin(args.run.pin);
     progress.say("loading the model");
     let reference = args.model.reference(&store)?;
     if reference == embedded::VOICE && args.model.model.is_none() {
@@ -139,26 +137,24 @@ pub(crate) fn speak_into(
 
 /// A request with the sampling flags' values.
 pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
-    SpeakRequest {
-        temperature: args.temperature,
-        noise_clamp: args.noise_clamp,
-        seed: args.seed.unwrap_or_else(random_seed),
-        steps: args.steps,
-        eos_threshold: args.eos_threshold,
-        frames_after_eos: args.frames_after_eos,
-        greedy: args.greedy,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        repetition_penalty: args.repetition_penalty,
-        fine: FineSampling {
+    SpeakRequest::default()
+        .with_temperature(args.temperature)
+        .with_noise_clamp(args.noise_clamp)
+        .with_seed(args.seed.unwrap_or_else(random_seed))
+        .with_steps(args.steps)
+        .with_eos_threshold(args.eos_threshold)
+        .with_frames_after_eos(args.frames_after_eos)
+        .with_greedy(args.greedy)
+        .with_top_k(args.top_k)
+        .with_top_p(args.top_p)
+        .with_repetition_penalty(args.repetition_penalty)
+        .with_fine(FineSampling {
             temperature: args.fine_temperature,
             top_k: args.fine_top_k,
             top_p: args.fine_top_p,
-        },
-        max_tokens: args.max_tokens.unwrap_or(MODEL_TOKENS),
-        max_frames: args.max_frames,
-        ..SpeakRequest::default()
-    }
+        })
+        .with_max_tokens(args.max_tokens.unwrap_or(MODEL_TOKENS))
+        .with_max_frames(args.max_frames)
 }
 
 /// A seed short enough to type; the standard library's hash keys are random in every process.

@@ -90,16 +90,14 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         let slots = settings.speak_slots.unwrap_or(default_slots(first)).max(1);
         // A voice is on all of them, with a share of the slots on each.
         let mut opens = devices.iter().map(|device| {
-            let options = SpeakerOptions {
-                precision: Some(precision(device.as_ref())),
-                threads,
-                slots: slots.div_ceil(devices.len()) + if devices.len() > 1 { SPARE } else { 0 },
-                overlap: Overlap::Auto,
-                device: device.clone().into(),
-                pin: settings.pin,
-                keep_warm,
-                ..SpeakerOptions::default()
-            };
+            let options = SpeakerOptions::default()
+                .with_precision(Some(precision(device.as_ref())))
+                .with_threads(threads)
+                .with_slots(slots.div_ceil(devices.len()) + if devices.len() > 1 { SPARE } else { 0 })
+                .with_overlap(Overlap::Auto)
+                .with_device(device.clone().into())
+                .with_pin(settings.pin)
+                .with_keep_warm(keep_warm);
             let (store, opened) = (store.clone(), reference.clone());
             Box::new(move || Speaker::open(&store, &opened, &options)) as OpenSpeaker
         });
@@ -121,15 +119,13 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         console.note(&format!("loading {reference}"));
         // A recogniser is on all of them, with a share of the slots on each.
         let opens = devices.iter().map(|device| {
-            let options = ListenerOptions {
-                precision: Some(precision(device.as_ref())),
-                threads,
-                slots: slots.div_ceil(devices.len()) + SPARE,
-                device: device.clone().into(),
-                pin: settings.pin,
-                keep_warm,
-                ..ListenerOptions::default()
-            };
+            let options = ListenerOptions::default()
+                .with_precision(Some(precision(device.as_ref())))
+                .with_threads(threads)
+                .with_slots(slots.div_ceil(devices.len()) + SPARE)
+                .with_device(device.clone().into())
+                .with_pin(settings.pin)
+                .with_keep_warm(keep_warm);
             let (store, opened) = (store.clone(), reference.clone());
             Box::new(move || Listener::open(&store, &opened, &options)) as OpenListener
         });

@@ -57,7 +57,7 @@ impl Site {
                 return Err(error.into());
             }
             let options =
-                ListenerOptions { threads: 1, slots: 8, faults: this.faults.clone(), ..Default::default() };
+                ListenerOptions::default().with_threads(1).with_slots(8).with_faults(this.faults.clone());
             let listener = Listener::random("nano-ear", 3, &options)?;
             Ok(Small { listener, on_device: this.on_device.load(Ordering::Relaxed) })
         })
