@@ -96,12 +96,14 @@ impl QwenScript {
 
     /// Takes the arrived text up to where its tokens are certain.
     fn settle(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
-        let tag = self
-            .pending
-            .rfind(['[', '<'])
-            .filter(|&at| self.pending.len() - at <= MAX_TAG && !self.pending[at..].contains([']', '>']));
-        let known = &self.pending[..tag.unwrap_or(self.pending.len())];
-        let mut end = self.tokenizer.settled(known);
+        let mut end = self.pending.len();
+        // Neither a pause tag nor a token with a name is cut in two.
+        loop {
+            end = self.tokenizer.settled(&self.pending[..open_tag(&self.pending[..end]).unwrap_or(end)]);
+            if open_tag(&self.pending[..end]).is_none() {
+                break;
+            }
+        }
         if end == 0 && self.pending.len() > MAX_WORD {
             end = self.pending.len();
         }
@@ -139,6 +141,12 @@ impl QwenScript {
         }
         Ok(())
     }
+}
+
+/// Where a tag starts that the text has not ended.
+fn open_tag(text: &str) -> Option<usize> {
+    let at = text.rfind(['[', '<'])?;
+    (text.len() - at <= MAX_TAG && !text[at..].contains([']', '>'])).then_some(at)
 }
 
 /// Marks that end sentences.
