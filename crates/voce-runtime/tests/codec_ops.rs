@@ -4,7 +4,8 @@ mod suite;
 
 use suite::{Rng, arena, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, Matrix, Snake, Span, reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, LinearOp, Matrix, Snake, Span,
+    reference,
 };
 
 #[test]
@@ -177,4 +178,31 @@ fn a_convolution_of_activated_rows_is_the_two_ops_where_an_executor_has_it() {
         }
     });
     assert!(fused >= 30, "{fused} convolutions");
+}
+
+#[test]
+fn activated_rows_that_products_alone_read_give_the_same_product() {
+    each_exec(|exec, name| {
+        let (arena, mut rng) = (arena(exec), Rng(76));
+        for (rows, n) in [(3, 16), (40, 96), (70, 24), (40, 20)] {
+            let x = rng.buffer(rows, n);
+            let (rate, gain) = (rng.vector(n), rng.vector(n));
+            let snake = Snake { rate: &rate, gain: &gain };
+            for format in [Format::F32, Format::Bf16] {
+                let w = Matrix::pack(&arena, format, 32, n, &rng.vec(32 * n)).unwrap();
+                let (mut active, mut one, mut two) =
+                    (Buffer::new(rows, n), Buffer::new(rows, 32), Buffer::new(rows, 32));
+                exec.snake(snake, &x, rows, &mut active);
+                exec.linear(&LinearOp::new(&active, rows, &w), &mut one);
+                let mut kept = active.for_products(format);
+                exec.snake(snake, &x, rows, &mut kept);
+                exec.linear(&LinearOp::new(&kept, rows, &w), &mut two);
+                drop(kept);
+                exec.fetch(&mut one, rows);
+                exec.fetch(&mut two, rows);
+                let e = error(one.head(rows), &wide(two.head(rows)));
+                assert!(e < reference::tolerance(format), "{name} {rows} {n}: {e:e}");
+            }
+        }
+    });
 }

@@ -4,7 +4,7 @@ use super::driver::{Address, Shape};
 use super::linear::NormArgs;
 use super::queue::Args;
 use super::{Cuda, choice, program};
-use crate::exec::{AddReluOp, Buffer, LstmCellOp, RowList, RowNorm, Snake};
+use crate::exec::{AddReluOp, Buffer, LstmCellOp, Output, RowList, RowNorm, Snake};
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -33,6 +33,8 @@ pub(crate) struct SnakeArgs {
     gain: Address,
     rows: u32,
     n: u32,
+    narrow: u32,
+    pad: u32,
 }
 
 /// Arguments of `normalize`.
@@ -111,17 +113,25 @@ impl Cuda {
     }
 
     /// `out = x + gain * sin(rate * x)^2`, in place where there is no `x`.
-    pub(crate) fn snake(&mut self, snake: Snake<'_>, x: Option<&Buffer>, rows: usize, out: &mut Buffer) {
+    pub(crate) fn snake(&mut self, snake: Snake<'_>, x: Option<&Buffer>, rows: usize, mut out: Output<'_>) {
         if rows == 0 {
             return;
         }
-        let n = out.cols();
+        let n = out.buffer.cols();
         let x = x.map(|x| self.read(x));
-        let (rate, gain, out) = (self.constant(snake.rate), self.constant(snake.gain), self.write(out));
-        let x = x.unwrap_or(out);
+        let (rate, gain, to) = (self.constant(snake.rate), self.constant(snake.gain), self.write(out.buffer));
         let (kernel, pieces) = choice::snake(n);
         let blocks = (rows * n / pieces).div_ceil(THREADS as usize) as u32;
-        let args = SnakeArgs { x, out, rate, gain, rows: rows as u32, n: n as u32 };
+        let args = SnakeArgs {
+            x: x.unwrap_or(to),
+            out: to,
+            rate,
+            gain,
+            rows: rows as u32,
+            n: n as u32,
+            narrow: u32::from(pieces == 4 && Self::keeps_narrow(&mut out, rows)),
+            pad: 0,
+        };
         self.queue.launch(kernel, Shape { grid: [blocks, 1, 1], block: THREADS, shared: 0 }, &args);
     }
 

@@ -1,6 +1,6 @@
 //! The periodic activation of audio decoders: `x + gain * sin(rate * x)^2`, each channel with its own rate and gain.
 
-use super::{Buffer, Exec, Shared, Vector};
+use super::{Buffer, Exec, Output, Shared, Target, Vector};
 use crate::pool::share;
 
 /// Parameters of the activation, a value per channel.
@@ -14,13 +14,17 @@ pub struct Snake<'a> {
 
 impl Exec {
     /// `out = x + gain * sin(rate * x)^2` of the first rows.
-    pub fn snake(&mut self, snake: Snake<'_>, x: &Buffer, rows: usize, out: &mut Buffer) {
+    pub fn snake(&mut self, snake: Snake<'_>, x: &Buffer, rows: usize, out: &mut impl Target) {
+        self.snake_to(snake, x, rows, out.output());
+    }
+
+    fn snake_to(&mut self, snake: Snake<'_>, x: &Buffer, rows: usize, out: Output<'_>) {
         check(snake, x, rows);
-        assert!(x.cols == out.cols && rows <= out.rows, "rows fit");
+        assert!(x.cols == out.buffer.cols && rows <= out.buffer.rows, "rows fit");
         if let Some(cuda) = &mut self.cuda {
             return cuda.snake(snake, Some(x), rows, out);
         }
-        let (from, to) = (x.data.as_ptr(), out.data.as_mut_ptr());
+        let (from, to) = (x.data.as_ptr(), out.buffer.data.as_mut_ptr());
         self.snake_rows(snake, from, rows, to);
     }
 
@@ -28,7 +32,7 @@ impl Exec {
     pub fn snake_in_place(&mut self, snake: Snake<'_>, x: &mut Buffer, rows: usize) {
         check(snake, x, rows);
         if let Some(cuda) = &mut self.cuda {
-            return cuda.snake(snake, None, rows, x);
+            return cuda.snake(snake, None, rows, x.output());
         }
         let to = x.data.as_mut_ptr();
         self.snake_rows(snake, to, rows, to);

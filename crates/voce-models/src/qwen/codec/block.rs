@@ -128,8 +128,9 @@ impl Block {
                 let io = ConvIo { spans, pre: Activation::None, add: false };
                 unit.first.run(exec, active, io, past, hidden);
             }
-            exec.snake_in_place(unit.between.op(), hidden, rows);
-            let mut op = unit.second.op(&*hidden, rows);
+            let mut between = unit.second.rows_in(active);
+            exec.snake(unit.between.op(), hidden, rows, &mut between);
+            let mut op = unit.second.op(&between, rows);
             op.gate = Gate::Add;
             exec.linear(&op, out);
             show(exec, 2 + i, out, rows);

@@ -37,7 +37,7 @@ KERNEL(glu4, GluArgs, 256) {
 
 struct SnakeArgs {
     u64 x, out, rate, gain;
-    u32 rows, n;
+    u32 rows, n, narrow, pad;
 };
 
 KERNEL(snake, SnakeArgs, 256) {
@@ -47,15 +47,17 @@ KERNEL(snake, SnakeArgs, 256) {
     at<float>(a.out)[index] = snaked(at<const float>(a.x)[index], at<const float>(a.rate)[i], at<const float>(a.gain)[i]);
 }
 
-// The same, four columns per thread.
+// The same, four columns per thread; `narrow` is for rows that products alone read.
 KERNEL(snake4, SnakeArgs, 256) {
     const u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     const u32 pieces = a.n / 4;
     if (index >= (u64)a.rows * pieces) return;
     const u32 i = (u32)(index % pieces);
     const float4 x = at<const float4>(a.x)[index], rate = at<const float4>(a.rate)[i], gain = at<const float4>(a.gain)[i];
-    at<float4>(a.out)[index] = {snaked(x.x, rate.x, gain.x), snaked(x.y, rate.y, gain.y), snaked(x.z, rate.z, gain.z),
-                                snaked(x.w, rate.w, gain.w)};
+    const float4 v = {snaked(x.x, rate.x, gain.x), snaked(x.y, rate.y, gain.y), snaked(x.z, rate.z, gain.z),
+                      snaked(x.w, rate.w, gain.w)};
+    if (a.narrow) at<uint2>(a.out)[index] = {narrow2(v.x, v.y), narrow2(v.z, v.w)};
+    else at<float4>(a.out)[index] = v;
 }
 
 struct NormalizeArgs {
