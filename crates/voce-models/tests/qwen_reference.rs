@@ -7,6 +7,7 @@ use voce_models::decoder::{FramePrompt, FrameShape, FrameState};
 use voce_models::qwen::{Ask, Layout, Voice, Who};
 use voce_models::speech::SpeakRequest;
 use voce_nn::Precision;
+use voce_runtime::{Buffer, SampleOp, SampleRow, Tokens};
 
 /// f32 sums in another order than the package's, relative to the largest value.
 const TOLERANCE: f32 = 2e-5;
@@ -223,4 +224,68 @@ fn lower_precisions_stay_near_the_package() {
         let share = all.same as f32 / all.of as f32;
         assert!(all.of == 141 && all.worst < worst && share > same, "{precision}: {} {share}", all.worst);
     }
+}
+
+#[test]
+fn what_is_drawn_is_what_the_package_leaves() {
+    let mut place = Place::cpu();
+    let model = Model::load(&mut place, "custom_0b6", Precision::F32);
+    let file = qwen::folder("").join("sampler.safetensors");
+    let dump = qwen::Dump::of(&file, &file.with_extension("json"));
+    let (vocab, seen) = (1056, 9);
+    let history = dump.ids("history");
+    let logits = buffer(&dump.floats("logits"), vocab);
+    let cases = dump.notes["talker"].as_object().unwrap();
+    for (name, case) in cases {
+        let number = |key: &str| case[key].as_f64().unwrap() as f32;
+        let request = SpeakRequest::default()
+            .with_temperature(Some(number("temperature")))
+            .with_top_k(Some(number("top_k") as usize))
+            .with_top_p(Some(number("top_p")))
+            .with_repetition_penalty(Some(number("repetition_penalty")));
+        let had = number("history") as usize;
+        let want = dump.floats(&format!("talker/{name}"));
+        let mut drawn = vec![vec![0usize; vocab]; 2];
+        for seed in 0..DRAWS {
+            let draws = model.talker.draws(&model.generation, &request.clone().with_seed(seed), 0);
+            let mut tokens = Tokens::new(2, 1, 0);
+            let mut noted = Tokens::history(2, vocab);
+            for slot in 0..2 {
+                let mut words = vec![0u32; noted.cols()];
+                for &token in &history[slot * seen..][..had] {
+                    words[token as usize / 32] |= 1 << (token % 32);
+                }
+                place.exec.set_tokens(&mut noted, &[slot], 0, &words);
+            }
+            let row = |slot| SampleRow { slot, step: 0, sampling: model.talker.row(slot, &draws, had).first };
+            let rows = [row(0), row(1)];
+            let op = SampleOp {
+                logits: logits.view(),
+                rows: &rows,
+                column: 0,
+                history: Some(&mut noted),
+                next: None,
+            };
+            place.exec.sample(op, &mut tokens);
+            (0..2).for_each(|slot| drawn[slot][tokens.row(slot)[0] as usize] += 1);
+        }
+        for (slot, drawn) in drawn.iter().enumerate() {
+            let want = &want[slot * vocab..][..vocab];
+            for (token, (&count, &p)) in drawn.iter().zip(want).enumerate() {
+                let (got, p) = (count as f64 / DRAWS as f64, f64::from(p));
+                assert!((got - p).abs() < 0.06, "{name}: token {token} came {got} times, not {p}");
+                assert!(count == 0 || p > 0.0, "{name}: token {token} was taken away");
+            }
+        }
+    }
+    assert_eq!(cases.len(), 6);
+}
+
+/// Draws of each row: a share of them is known to some hundredths.
+const DRAWS: u64 = 600;
+
+fn buffer(values: &[f32], cols: usize) -> Buffer {
+    let mut b = Buffer::new(values.len() / cols, cols);
+    b.head_mut(values.len() / cols).copy_from_slice(values);
+    b
 }

@@ -136,3 +136,78 @@ impl Ask<'_> {
         Layout { rows: out.rows, speaker, trailing }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qwen::named;
+
+    fn rows(layout: &Layout, columns: usize) -> Vec<(u32, Vec<u32>)> {
+        let row = |row: &[u32]| {
+            let codes = row[..columns - 1].iter().copied().filter(|&code| code != NONE).collect();
+            (row[columns - 1], codes)
+        };
+        layout.rows.chunks_exact(columns).map(row).collect()
+    }
+
+    #[test]
+    fn every_position_of_a_prompt_is_where_it_was_in_training() {
+        let config = named("qwen3-tts-0.6b").unwrap();
+        let (pad, bos, eos) = (151_671, 151_672, 151_673);
+        let ask = Ask {
+            text: &[10, 11, 12],
+            open: false,
+            instruct: &[7],
+            role: &[1, 2, 3],
+            language: Some(2050),
+            who: Who::Speaker(3065),
+            mode: TextMode::Whole,
+        };
+        let head = [(7, vec![]), (1, vec![]), (2, vec![]), (3, vec![])].into_iter();
+        let tags = [2154, 2156, 2050, 2157, 3065].map(|tag| (pad, vec![tag]));
+        let start: Vec<_> = head.chain(tags).chain([(bos, vec![2148])]).collect();
+        let whole = ask.layout(&config);
+        let text = [10, 11, 12, eos].map(|token| (token, vec![2148])).into_iter();
+        assert_eq!(rows(&whole, 17), [start.clone(), text.chain([(pad, vec![2149])]).collect()].concat());
+        assert_eq!((whole.trailing.len(), whole.speaker), (0, None));
+
+        let streaming = Ask { mode: TextMode::Streaming, ..ask }.layout(&config);
+        assert_eq!(rows(&streaming, 17), [start, vec![(10, vec![2149])]].concat());
+        assert_eq!(streaming.trailing, [11, 12, eos]);
+        let open = Ask { mode: TextMode::Streaming, open: true, ..ask }.layout(&config);
+        assert_eq!((open.rows, open.trailing), (streaming.rows, vec![11, 12]));
+
+        // The language is left to the model, and nobody speaks: two positions less.
+        let free = Ask { language: None, who: Who::Nobody, ..ask }.layout(&config);
+        assert_eq!(free.rows.len() + 2 * 17, whole.rows.len());
+    }
+
+    #[test]
+    fn a_recording_is_paired_with_its_text() {
+        let config = named("qwen3-tts-0.6b").unwrap();
+        let codes: Vec<u32> = (0..3 * 16).collect();
+        let clip = Clip { text: &[20, 21], codes: &codes };
+        let ask = Ask {
+            text: &[10, 11, 12],
+            open: false,
+            instruct: &[],
+            role: &[1, 2, 3],
+            language: None,
+            who: Who::Cloned(Some(clip)),
+            mode: TextMode::Streaming,
+        };
+        let made = ask.layout(&config);
+        assert_eq!(made.speaker, Some(6), "after role and tags");
+        let paired: Vec<u32> = rows(&made, 17)[8..].iter().map(|(text, _)| *text).collect();
+        assert_eq!((paired, &made.trailing[..]), (vec![20, 21, 10, 11], &[12, 151_673][..]));
+        assert_eq!(rows(&made, 17)[9].1, codes[..16]);
+        // Of a text that arrives, two tokens must be there; a short one is filled up.
+        assert_eq!(ask.paired(16), 2);
+        let short = Ask { text: &[10], ..ask }.layout(&config);
+        let paired: Vec<u32> = rows(&short, 17)[8..].iter().map(|(text, _)| *text).collect();
+        assert_eq!((paired, short.trailing.len()), (vec![20, 21, 10, 151_673], 0));
+        let whole = Ask { mode: TextMode::Whole, ..ask }.layout(&config);
+        assert_eq!(rows(&whole, 17).len(), 8 + 6 + 4);
+        assert_eq!(Ask { mode: TextMode::Whole, ..ask }.paired(16), 1);
+    }
+}

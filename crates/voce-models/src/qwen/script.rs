@@ -96,12 +96,14 @@ impl QwenScript {
 
     /// Takes the arrived text up to where its tokens are certain.
     fn settle(&mut self, out: &mut Vec<Passage>) -> Result<(), TextError> {
-        let tag = self
-            .pending
-            .rfind(['[', '<'])
-            .filter(|&at| self.pending.len() - at <= MAX_TAG && !self.pending[at..].contains([']', '>']));
-        let known = &self.pending[..tag.unwrap_or(self.pending.len())];
-        let mut end = self.tokenizer.settled(known);
+        let mut end = self.pending.len();
+        // Neither a pause tag nor a token with a name is cut in two.
+        loop {
+            end = self.tokenizer.settled(&self.pending[..open_tag(&self.pending[..end]).unwrap_or(end)]);
+            if open_tag(&self.pending[..end]).is_none() {
+                break;
+            }
+        }
         if end == 0 && self.pending.len() > MAX_WORD {
             end = self.pending.len();
         }
@@ -141,6 +143,12 @@ impl QwenScript {
     }
 }
 
+/// Where a tag starts that the text has not ended.
+fn open_tag(text: &str) -> Option<usize> {
+    let at = text.rfind(['[', '<'])?;
+    (text.len() - at <= MAX_TAG && !text[at..].contains([']', '>'])).then_some(at)
+}
+
 /// Marks that end sentences.
 const SENTENCE_ENDS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
 
@@ -172,6 +180,93 @@ impl Script for QwenScript {
                 let text = std::mem::take(&mut self.pending);
                 self.arrived(text.trim_end(), out)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(mode: TextMode, max_tokens: usize) -> QwenScript {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen/custom_0b6");
+        QwenScript {
+            tokenizer: Tokenizer::from_folder(folder).unwrap(),
+            max_tokens,
+            mode,
+            sentences: SentenceStream::new(),
+            pauses: PauseBudget::default(),
+            pending: String::new(),
+            open: None,
+        }
+    }
+
+    fn tokens(passages: &[Passage]) -> Vec<u32> {
+        let line = |passage: &Passage| match passage {
+            Passage::New(line) | Passage::More(line) => line.tokens.clone(),
+            Passage::Pause(_) => Vec::new(),
+        };
+        passages.iter().flat_map(line).collect()
+    }
+
+    #[test]
+    fn arriving_text_has_the_tokens_of_the_whole_however_it_is_cut() {
+        let text =
+            "Hello there, it's a tiny test: naïve café 你好，世界 42! And <|im_end|> [not a tag] the user's";
+        let want = script(TextMode::Streaming, 400).tokenizer.encode(text);
+        for step in [1, 2, 3, 7, 200] {
+            let mut script = script(TextMode::Streaming, 400);
+            let (mut out, letters) = (Vec::new(), text.chars().collect::<Vec<_>>());
+            for piece in letters.chunks(step) {
+                script.push(&piece.iter().collect::<String>(), &mut out).unwrap();
+            }
+            script.finish(&mut out).unwrap();
+            assert_eq!(tokens(&out), want, "{step}");
+            assert!(matches!(out[0], Passage::New(_)));
+            assert!(out[1..].iter().all(|passage| matches!(passage, Passage::More(_))));
+        }
+    }
+
+    #[test]
+    fn arriving_text_pauses_at_tags_and_turns_to_new_passages_at_sentences() {
+        let mut script = script(TextMode::Streaming, 40);
+        let mut out = Vec::new();
+        for piece in ["One two. [pau", "se:1s] Three is ", "here. Four is there. Five is nowhere. Six ", "is"]
+        {
+            script.push(piece, &mut out).unwrap();
+        }
+        script.finish(&mut out).unwrap();
+        assert_eq!(out.iter().filter(|p| matches!(p, Passage::Pause(_))).count(), 1, "{out:?}");
+        let new = out.iter().filter(|p| matches!(p, Passage::New(_))).count();
+        assert!((3..=4).contains(&new), "{out:?}");
+        // A word without an end does not wait for ever, and what is left of a tag is text.
+        let mut long = self::script(TextMode::Streaming, 400);
+        let mut out = Vec::new();
+        long.push(&"a".repeat(MAX_WORD), &mut out).unwrap();
+        assert!(out.is_empty());
+        long.push("a", &mut out).unwrap();
+        assert!(!out.is_empty());
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_sentences_and_no_passage_is_longer_than_asked() {
+        let text = "One is here. Two is there! 三在这里。四在那里。 A sentence that is much longer than a passage, and has no end";
+        for most in [1, 8, 20, 60, 400] {
+            let mut script = script(TextMode::Whole, most);
+            let mut out = Vec::new();
+            script.whole(text, &mut out).unwrap();
+            let lines: Vec<&Line> = out
+                .iter()
+                .map(|passage| match passage {
+                    Passage::New(line) => line,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            assert_eq!(lines.iter().map(|line| letters(&line.text)).collect::<String>(), letters(text));
+            // A letter of three bytes may be three tokens.
+            assert!(lines.iter().all(|line| line.tokens.len() <= most.max(3) && !line.open), "{most}");
+            assert_eq!(lines.len() == 1, most == 400);
         }
     }
 }

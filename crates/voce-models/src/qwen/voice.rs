@@ -213,3 +213,42 @@ impl Voice {
 
 /// The language whose dialects some speakers speak.
 const CHINESE: &str = "chinese";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qwen::named;
+
+    #[test]
+    fn recordings_are_kept_up_to_their_limits() {
+        let config = named("qwen3-tts-0.6b").unwrap();
+        let embedding = vec![0.5; config.hidden()];
+        let make = |tokens: usize, frames: usize, code: u32| {
+            let clip = (vec![5; tokens], vec![code; 16 * frames]);
+            Voice::cloned(&config, embedding.clone(), Some(clip)).map(drop).map_err(|e| e.to_string())
+        };
+        make(MAX_CLIP_TOKENS, MAX_CLIP_FRAMES, 2047).unwrap();
+        for (made, says) in [
+            (make(MAX_CLIP_TOKENS + 1, 1, 0), "2001 tokens"),
+            (make(0, 1, 0), "0 tokens"),
+            (make(1, MAX_CLIP_FRAMES + 1, 0), "1501 positions"),
+            (make(1, 0, 0), "no frames"),
+            (make(1, 1, 2048), "beyond"),
+        ] {
+            assert!(made.clone().unwrap_err().contains(says), "{made:?} should say {says}");
+        }
+        let short = Voice::cloned(&config, vec![0.5; 7], None).map(drop).unwrap_err().to_string();
+        assert!(short.contains("7 values"), "{short}");
+        assert!(Voice::cloned(&config, vec![f32::NAN; config.hidden()], None).is_err());
+    }
+
+    #[test]
+    fn speakers_are_found_whatever_their_case_and_are_not_saved() {
+        let config = named("qwen3-tts-1.7b").unwrap();
+        let voice = Voice::speaker(&config, "VIVIAN").unwrap();
+        assert_eq!((voice.who(), voice.clip_codes()), (Who::Speaker(3065), None));
+        assert!(voice.export().is_err());
+        let told = Voice::speaker(&config, "nobody").unwrap_err().to_string();
+        assert!(told.contains("nobody") && told.contains("vivian"), "{told}");
+    }
+}

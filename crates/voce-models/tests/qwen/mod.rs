@@ -120,19 +120,22 @@ pub struct Dump {
     file: SafetensorsFile,
     header: BTreeMap<String, Value>,
     bytes: Vec<u8>,
-    notes: Value,
+    pub notes: Value,
 }
 
 impl Dump {
     pub fn open(case: &str) -> Self {
-        let path = folder(case).join("dump.safetensors");
-        let bytes = std::fs::read(&path).unwrap();
+        Self::of(&folder(case).join("dump.safetensors"), &folder(case).join("dump.json"))
+    }
+
+    pub fn of(path: &Path, notes: &Path) -> Self {
+        let bytes = std::fs::read(path).unwrap();
         let size = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         Self {
-            file: SafetensorsFile::open(&path).unwrap(),
+            file: SafetensorsFile::open(path).unwrap(),
             header: serde_json::from_slice(&bytes[8..8 + size]).unwrap(),
             bytes: bytes[8 + size..].to_vec(),
-            notes: serde_json::from_str(&text(case, "dump.json")).unwrap(),
+            notes: serde_json::from_str(&std::fs::read_to_string(notes).unwrap()).unwrap(),
         }
     }
 
