@@ -379,3 +379,13 @@ fn broken_snapshots_are_named() {
         .to_string();
     assert!(said.contains("model-00002-of-00002"), "{said}");
 }
+
+#[test]
+fn many_slots_of_a_device_open_and_speak_in_bf16() {
+    let device = Device::emulated().unwrap();
+    let options = exact().with_slots(64).with_precision(Some(voce_engine::Precision::Bf16));
+    let t = Coded::new("custom_0b6", &options.with_device(device.into()));
+    let (text, request) = t.ask("dialect_auto");
+    let (_, codes) = t.say(&text, &request.with_max_frames(Some(2)));
+    assert_eq!(codes.len(), 2);
+}

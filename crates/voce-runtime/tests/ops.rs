@@ -39,12 +39,15 @@ fn what_is_kept_for_products_reaches_them() {
             let down = Matrix::pack(&arena, format, k, wide, &rng.vec(k * wide)).unwrap();
             let half = Matrix::pack(&arena, format, k, wide / 2, &rng.vec(k * wide / 2)).unwrap();
             let (x, bias) = (rng.buffer(rows, k), rng.vector(wide));
-            for gated in [false, true] {
+            for (gated, biased) in [(false, true), (true, false), (true, true)] {
                 let run = |exec: &mut voce_runtime::Exec, narrow: bool| {
                     let (mut hidden, mut out) = (Buffer::new(rows, wide), Buffer::new(rows, k));
                     let mut op = LinearOp::new(&x, rows, &up);
+                    if biased {
+                        op.bias = Some(&bias);
+                    }
                     if !gated {
-                        (op.bias, op.act) = (Some(&bias), Activation::Silu);
+                        op.act = Activation::Silu;
                     }
                     let kept;
                     let mut op = if narrow {

@@ -272,7 +272,10 @@ impl Cuda {
         let plain = (norm.kind == 0 || matches!(op.norm, Norm::None)) && ready;
         // The next product reads eight values at a time, whole rows or the halves of a gated unit.
         let narrow = out.is_for(w.format) && how == 0 && out_stride.is_multiple_of(16);
+        // Halves of a gated unit take no bias or activation of their own with them.
+        let gated = out.kept.as_ref().is_some_and(|k| k.gated);
         let narrow = narrow
+            && (!gated || (store.act, store.bias) == (0, 0))
             && match w.format {
                 Format::Bf16 => true,
                 Format::Fp8 => w.n.is_multiple_of(SIXTEEN),

@@ -1,5 +1,8 @@
 //! Request bodies: read up to a limit, at no less than a rolling rate, within a deadline and the server's budget; JSON and
-//! multipart forms out of them.
+//! multipart forms out of them. What a body takes of the budget it holds until its bytes are gone: a file that is being decoded
+//! is in memory all the while.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -23,8 +26,32 @@ struct Incoming {
     taken: usize,
     pace: Pace,
     deadline: Instant,
-    share: Share,
+    hold: Arc<Hold>,
+}
+
+/// What a body has of the server's budget, for as long as any of its bytes are held.
+struct Hold {
+    share: Mutex<Share>,
     _turn: Turn,
+}
+
+/// Bytes of a body.
+struct Held {
+    data: Bytes,
+    _hold: Arc<Hold>,
+}
+
+impl Held {
+    /// The bytes, which give back what they hold when the last of them is dropped.
+    fn bytes(data: Bytes, hold: &Arc<Hold>) -> Bytes {
+        Bytes::from_owner(Self { data, _hold: hold.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
 }
 
 impl Incoming {
@@ -49,7 +76,8 @@ impl Incoming {
         let turn = timeout_at(deadline, turn).await.map_err(|_| ServerError::Overloaded("bodies"))??;
         let share = budget.bodies.take(&caller, 0).map_err(|_| ServerError::Overloaded("bodies"))?;
         let pace = Pace::new(limits.body_grace, limits::BODY_RATE);
-        Ok(Self { body, limit, declared, taken: 0, pace, deadline, share, _turn: turn })
+        let hold = Arc::new(Hold { share: Mutex::new(share), _turn: turn });
+        Ok(Self { body, limit, declared, taken: 0, pace, deadline, hold })
     }
 
     /// What comes next; `None` at the end.
@@ -69,7 +97,9 @@ impl Incoming {
             if self.taken > self.limit {
                 return Err(ServerError::TooLarge(self.limit));
             }
-            self.share.grow(data.len()).map_err(|_| ServerError::Overloaded("bodies"))?;
+            let mut share = self.hold.share.lock().unwrap_or_else(PoisonError::into_inner);
+            share.grow(data.len()).map_err(|_| ServerError::Overloaded("bodies"))?;
+            drop(share);
             return Ok(Some(data));
         }
     }
@@ -88,7 +118,7 @@ pub(crate) async fn collect(
     while let Some(data) = incoming.next().await? {
         whole.extend_from_slice(&data);
     }
-    Ok(whole.freeze())
+    Ok(Held::bytes(whole.freeze(), &incoming.hold))
 }
 
 /// Reads a JSON body.
@@ -128,6 +158,7 @@ impl Form {
         let boundary = multer::parse_boundary(kind)
             .map_err(|_| ServerError::malformed("send a multipart/form-data body with a boundary"))?;
         let incoming = Incoming::new(headers, body, limit + limits::MULTIPART_OVERHEAD, budget).await?;
+        let hold = incoming.hold.clone();
         // Room for the file; what a form has beside it is small.
         let mut room = Some(incoming.declared.unwrap_or(0).min(limit));
         // Fields are read as they come, so that a file is held once.
@@ -150,7 +181,7 @@ impl Form {
                 }
                 data.extend_from_slice(&chunk);
             }
-            fields.push(Field { name, file_name, data: data.freeze() });
+            fields.push(Field { name, file_name, data: Held::bytes(data.freeze(), &hold) });
         }
         Ok(Self(fields))
     }

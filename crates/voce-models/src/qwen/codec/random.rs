@@ -9,7 +9,7 @@ use voce_nn::{WeightError, Weights};
 pub fn random_weights(seed: u64) -> Arc<dyn Weights> {
     // The biases that published checkpoints have.
     let has = |name: &str| {
-        let none = ["_proj.bias", "fc1.bias", "fc2.bias", "downsample"];
+        let none = ["_proj.bias", "qkv.bias", "gate_up.bias", "fc1.bias", "fc2.bias", "downsample"];
         let projection = name.contains("input_proj.bias") || name.contains("output_proj.bias");
         !name.ends_with("bias") || projection || !none.iter().any(|part| name.contains(part))
     };
