@@ -130,6 +130,8 @@ class Ws:
         head += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self.socket.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
         self.buffer = b""
+        # When to stop waiting for a message, on the monotonic clock.
+        self.end = None
         answer = self.until(b"\r\n\r\n")
         self.status = int(answer.split(b" ", 2)[1])
         if self.status != 101:
@@ -179,6 +181,9 @@ class Ws:
             opcode = first & 0x0F
             if opcode == 9:
                 self.socket.sendall(self.frame(10, payload))
+                # Pings alone must not keep a client waiting beyond its end.
+                if self.end and time.monotonic() >= self.end:
+                    raise TimeoutError
             elif opcode == 8:
                 with contextlib.suppress(OSError):
                     self.socket.sendall(self.frame(8, payload[:2]))

@@ -60,6 +60,10 @@ impl Drop for Events {
     }
 }
 
+/// Held shared by streams that capture, and exclusively by calls that wait for the whole device: CUDA refuses to do both at
+/// once. One for the process: a device that was opened twice is still one to CUDA.
+static CAPTURING: RwLock<()> = RwLock::new(());
+
 /// A device of the NVIDIA driver.
 pub(crate) struct Nvidia {
     info: DeviceInfo,
@@ -75,9 +79,6 @@ pub(crate) struct Nvidia {
     /// Whether launches may be set up early.
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
-    /// Held shared by streams that capture, and exclusively by calls that wait for the whole device: CUDA refuses to do both at
-    /// once.
-    capturing: RwLock<()>,
     /// Moments of streams.
     moments: Mutex<HashMap<u64, Events>>,
 }
@@ -259,7 +260,6 @@ impl Nvidia {
             algorithms: Mutex::default(),
             early,
             workspaces: Mutex::default(),
-            capturing: RwLock::default(),
             moments: Mutex::default(),
         })
     }
@@ -510,7 +510,7 @@ impl Driver for Nvidia {
         let s = stream.0 as cu::CUstream;
         let mut graph = std::ptr::null_mut();
         let mut exec = std::ptr::null_mut();
-        let _capturing = self.capturing.read().unwrap_or_else(|e| e.into_inner());
+        let _capturing = CAPTURING.read().unwrap_or_else(|e| e.into_inner());
         let mode = cu::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a stream of this device; places for the results. Capture ends whatever the commands did.
         unsafe {
@@ -561,7 +561,7 @@ impl Driver for Nvidia {
 
     fn wait_all(&self) -> Result<(), CudaError> {
         self.enter()?;
-        let _alone = self.capturing.write().unwrap_or_else(|e| e.into_inner());
+        let _alone = CAPTURING.write().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the context is current.
         check("cuCtxSynchronize", unsafe { cu::cuCtxSynchronize() })
     }
