@@ -7,11 +7,13 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use voce_engine::fault::{FaultPoint, Faults};
+use voce_engine::listener::{Listener, ListenerOptions};
 use voce_server::{Limits, ServerOptions};
 
 use crate::counter::Counter;
 use crate::listening::wav;
-use crate::server::{Body, Running, Setup};
+use crate::server::{Body, Part, Running, Setup};
 
 async fn start(limits: Limits) -> Running {
     let options = ServerOptions { limits, ..Default::default() };
@@ -119,4 +121,32 @@ async fn one_address_has_its_share_of_connections() {
     drop((held, third));
     server.until("voce_budget_used{what=\"connections\"}", 1.0).await;
     server.connect_from("127.0.0.2").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_holds_its_share_until_it_has_been_heard() {
+    let faults = Faults::default();
+    let hear = {
+        let faults = faults.clone();
+        move || {
+            let options =
+                ListenerOptions::default().with_threads(1).with_slots(2).with_faults(faults.clone());
+            Listener::random("nano-ear", 3, &options)
+        }
+    };
+    let setup = Setup { speak: false, listen: vec![Box::new(hear)], ..Default::default() };
+    let server = setup.start().await;
+    // Longer than a stream takes in before it is heard, so that a part of the file has to stay.
+    let file = wav(&"#.".repeat(150), 16_000);
+    faults.hold_at(FaultPoint::Step);
+    let fields = [("model", Part::Text("whisper-1")), ("file", Part::File("a.wav", &file))];
+    let heard = server.form("/v1/audio/transcriptions", &fields);
+    let release = async {
+        server.until("voce_streams_active{kind=\"recognition\"}", 1.0).await;
+        assert!(server.metric(HOLDS).await >= file.len() as f64);
+        faults.release();
+    };
+    let (heard, ()) = tokio::join!(heard, release);
+    assert_eq!(heard.status, StatusCode::OK);
+    server.until(HOLDS, 0.0).await;
 }
