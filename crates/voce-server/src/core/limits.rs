@@ -55,7 +55,7 @@ pub const BODY_TIME: Duration = Duration::from_secs(300);
 /// Bytes of bodies on their way in, of all callers.
 pub const BODIES: usize = 256 * 1024 * 1024;
 /// Bytes of bodies on their way in of one caller: further ones are read later.
-pub const BODIES_PER_CALLER: usize = 64 * 1024 * 1024;
+pub const BODIES_PER_CALLER: usize = 48 << 20;
 /// Threads that decode audio at once.
 pub const DECODERS: usize = 512;
 /// Voices that are cloned at once.

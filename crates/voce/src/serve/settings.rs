@@ -147,7 +147,7 @@ pub(crate) struct Settings {
     /// Request bodies on their way in, of all callers [default: 268435456]
     #[arg(long, value_name = "BYTES", env = "VOCE_BODIES_BYTES")]
     pub(super) bodies_bytes: Option<usize>,
-    /// The same of one key, or of one address without keys; further ones wait [default: 67108864]
+    /// The same of one key, or of one address without keys; further ones wait [default: 50331648]
     #[arg(long, value_name = "BYTES", env = "VOCE_BODIES_PER_CALLER_BYTES")]
     pub(super) bodies_per_caller_bytes: Option<usize>,
     /// Large WebSocket messages on their way in, of all callers; further ones wait [default: 46137344]
