@@ -245,13 +245,13 @@ impl FrameDecoder {
         self.predictor.as_ref().map_or(0, Predictor::macs)
     }
 
-    /// Bytes of keys and values that one stream's frame reads when it sees so many positions.
+    /// Bytes of keys and values that one stream's frame reads when it sees `context` positions.
     pub fn past_bytes(&self, context: usize) -> usize {
         let predictor = self.predictor.as_ref().map_or(0, |p| p.seen() * p.decoder.position_bytes());
         context * self.decoder.position_bytes() + predictor
     }
 
-    /// Multiply-adds of one stream's attention when it sees so many positions.
+    /// Multiply-adds of one stream's attention when it sees `context` positions.
     pub fn attention_macs(&self, context: usize) -> usize {
         let position = |d: &Decoder| {
             let c = d.config();

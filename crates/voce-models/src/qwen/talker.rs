@@ -117,7 +117,7 @@ impl Talker {
         }
     }
 
-    /// A slot's part of a step after so many frames.
+    /// A slot's part of the step after `frames` frames.
     pub fn row(&self, slot: usize, draws: &Draws, frames: usize) -> FrameRow {
         let also = (frames >= MIN_TOKENS && !draws.endless).then_some(self.eos);
         FrameRow { slot, first: Sampling { also, ..draws.first }, rest: draws.rest }

@@ -241,6 +241,19 @@ pub struct VocoderRoom {
     pub slot_frames: usize,
 }
 
+impl VocoderRoom {
+    /// The largest call there can be, which takes all the memory that any takes.
+    pub fn largest(&self) -> Vec<Span> {
+        let mut left = self.frames;
+        let rows = (0..self.slots).map_while(|slot| {
+            let rows = self.slot_frames.min(left);
+            left -= rows;
+            (rows > 0).then_some(Span { slot, rows })
+        });
+        rows.collect()
+    }
+}
+
 /// All slots of one lane, from frames to samples. A slot's samples depend on its own frames alone.
 pub trait Vocoder: Send {
     /// Takes the device memory that all slots and the largest call need, and says what is missing.

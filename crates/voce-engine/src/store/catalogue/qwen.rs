@@ -26,7 +26,7 @@ const SPEAKERS: Voices = Voices {
 /// Parameters of the codec that every repository brings along, in thousands; they are stored as f32.
 const CODEC: u64 = 170_600;
 
-/// A model with so many thousands of parameters besides its codec's, stored as bf16.
+/// A model of `thousands` thousand parameters stored as bf16, its codec not counted.
 const fn entry(
     alias: &'static str,
     also: &'static [&'static str],

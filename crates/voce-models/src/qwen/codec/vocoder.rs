@@ -35,16 +35,7 @@ impl CodecVocoder {
 
 impl Vocoder for CodecVocoder {
     fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
-        // The largest call there can be, which takes all the memory that any takes.
-        let VocoderRoom { slots, frames, slot_frames } = self.room;
-        let mut left = frames;
-        let spans: Vec<Span> = (0..slots)
-            .map_while(|slot| {
-                let rows = slot_frames.min(left);
-                left -= rows;
-                (rows > 0).then_some(Span { slot, rows })
-            })
-            .collect();
+        let spans = self.room.largest();
         Ok(exec.rehearse(|exec| (0..2).for_each(|_| self.rehearse(exec, &spans)))?)
     }
 
