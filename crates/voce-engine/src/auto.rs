@@ -61,6 +61,7 @@ mod tests {
             memory: 80 << 30,
             shared: 0,
             driver: 12_000,
+            cooperative: true,
         };
         let two = choose(Ok(vec![gpu("A"), gpu("B")]));
         assert_eq!((two.device, two.precision), (DeviceChoice::Cuda(0), Precision::Bf16));

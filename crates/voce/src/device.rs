@@ -32,6 +32,9 @@ pub(crate) struct DeviceArgs {
     /// Whether steps that repeat on a GPU are captured into graphs
     #[arg(long, env = "VOCE_CUDA_GRAPHS", value_enum, default_value = "on", hide_possible_values = true)]
     pub(crate) cuda_graphs: Switch,
+    /// Whether one stream's frame is one kernel on GPUs of compute capability 9 and later; not faster yet
+    #[arg(long, env = "VOCE_CUDA_FRAMES", value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) cuda_frames: Switch,
     /// Whether each kernel on a GPU is timed, for `voce bench`; without graphs, and slower
     #[arg(long, env = "VOCE_CUDA_EVENTS", value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) cuda_events: Switch,
@@ -46,6 +49,7 @@ impl DeviceArgs {
             device.tune(Tuning {
                 tf32: on(self.tf32),
                 graphs: on(self.cuda_graphs),
+                frames: on(self.cuda_frames),
                 events: on(self.cuda_events),
             });
         }

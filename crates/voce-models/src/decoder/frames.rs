@@ -352,6 +352,9 @@ impl Predictor {
             }
             None => {
                 outer.normalize(exec, x, rows);
+                if rows == 1 {
+                    return exec.copy_head(x, 0, &mut state.first, 1);
+                }
                 let first: Vec<usize> = (0..rows).map(|r| 2 * r).collect();
                 exec.scatter_rows(x, &first, &mut state.first);
             }

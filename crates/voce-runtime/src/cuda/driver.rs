@@ -102,6 +102,8 @@ pub struct DeviceInfo {
     pub shared: u32,
     /// The driver's CUDA version, as 1000 * major + 10 * minor.
     pub driver: u32,
+    /// Whether all blocks of a launch can be there at once, and wait for each other.
+    pub cooperative: bool,
 }
 
 impl DeviceInfo {

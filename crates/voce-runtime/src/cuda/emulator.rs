@@ -134,6 +134,7 @@ impl Emulator {
             memory: 8 << 30,
             shared: 227 << 10,
             driver: 12_000,
+            cooperative: false,
         };
         let memory = Arc::new(AtomicU64::new(info.memory));
         let (used, numbers) = (AtomicU64::new(0), AtomicU64::new(1));

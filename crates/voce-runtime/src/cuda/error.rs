@@ -97,6 +97,11 @@ impl CudaError {
         matches!(self, Self::OutOfMemory { .. })
     }
 
+    /// Whether the blocks of a launch cannot all be on the device at once.
+    pub(super) fn is_for_want_of_room(&self) -> bool {
+        matches!(self, Self::Failed { message, .. } if message.contains("cooperative launch"))
+    }
+
     /// Whether the device is lost: nothing but a new process brings it back.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::driver::{Command, Graph};
 use super::fingerprint::Fingerprint;
+use super::frame::Fused;
 
 /// Graphs that a queue keeps.
 const MAX_GRAPHS: usize = 256;
@@ -23,6 +24,8 @@ struct Kept {
     size: Size,
     /// Absent while it was seen once only.
     graph: Option<Graph>,
+    /// What is enqueued in its place.
+    fused: Option<Fused>,
     used: u64,
 }
 
@@ -42,15 +45,18 @@ pub(super) enum Known {
 pub(super) struct Graphs {
     kept: HashMap<Key, Kept>,
     clock: u64,
+    /// What may still run of recordings that were forgotten.
+    dropped: Vec<Fused>,
 }
 
 impl Graphs {
     /// What is known of a recording; from now on it counts as seen.
-    pub(super) fn find(&mut self, commands: &[Command], args: &[u8]) -> Known {
+    pub(super) fn find(&mut self, commands: &[Command], args: &[u8]) -> (Key, Known) {
         use std::hash::Hash;
         let mut hash = Fingerprint::default();
         (commands, args).hash(&mut hash);
-        self.look_up(hash.wide(), Size { commands: commands.len(), args: args.len() })
+        let key = hash.wide();
+        (key, self.look_up(key, Size { commands: commands.len(), args: args.len() }))
     }
 
     fn look_up(&mut self, key: Key, size: Size) -> Known {
@@ -62,12 +68,14 @@ impl Graphs {
             }
             // Another recording with the same hash: the newer one stays.
             Some(kept) => {
-                let other = std::mem::replace(kept, Kept { size, graph: None, used: self.clock });
+                let fresh = Kept { size, graph: None, fused: None, used: self.clock };
+                let other = std::mem::replace(kept, fresh);
+                self.dropped.extend(other.fused);
                 Known::Not(other.graph)
             }
             None => {
                 let dropped = self.make_room();
-                self.kept.insert(key, Kept { size, graph: None, used: self.clock });
+                self.kept.insert(key, Kept { size, graph: None, fused: None, used: self.clock });
                 Known::Not(dropped)
             }
         }
@@ -86,7 +94,37 @@ impl Graphs {
             return None;
         }
         let (&key, _) = self.kept.iter().min_by_key(|(_, k)| k.used)?;
-        self.kept.remove(&key)?.graph
+        let forgotten = self.kept.remove(&key)?;
+        self.dropped.extend(forgotten.fused);
+        forgotten.graph
+    }
+
+    /// Keeps what is enqueued in place of a recording.
+    pub(super) fn keep_fused(&mut self, key: Key, fused: Fused) {
+        if let Some(kept) = self.kept.get_mut(&key) {
+            kept.fused = Some(fused);
+        }
+    }
+
+    /// What is enqueued in place of a recording.
+    pub(super) fn fused(&self, key: Key) -> Option<&Fused> {
+        self.kept.get(&key)?.fused.as_ref()
+    }
+
+    /// What was enqueued in place of recordings that were forgotten; it may still run.
+    pub(super) fn take_dropped(&mut self) -> Vec<Fused> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Forgets what was enqueued in place of recordings, and their graphs.
+    pub(super) fn unfuse(&mut self) -> Vec<Graph> {
+        let fused = self.kept.values_mut().filter(|k| k.fused.is_some());
+        let mut graphs = Vec::new();
+        for kept in fused {
+            self.dropped.extend(kept.fused.take());
+            graphs.extend(kept.graph.take());
+        }
+        graphs
     }
 
     /// Every graph.
@@ -105,13 +143,13 @@ mod tests {
     fn a_recording_is_captured_when_it_comes_again() {
         let mut graphs = Graphs::default();
         let commands = [Command::Note(1), Command::Zero { to: 64, bytes: 8 }];
-        assert_eq!(graphs.find(&commands, &[1, 2]), Known::Not(None));
-        let Known::Once(key) = graphs.find(&commands, &[1, 2]) else { panic!("it came before") };
-        assert_eq!(graphs.find(&commands, &[1, 2]), Known::Once(key), "not captured yet");
+        assert_eq!(graphs.find(&commands, &[1, 2]).1, Known::Not(None));
+        let (_, Known::Once(key)) = graphs.find(&commands, &[1, 2]) else { panic!("it came before") };
+        assert_eq!(graphs.find(&commands, &[1, 2]).1, Known::Once(key), "not captured yet");
         graphs.keep(key, Graph(7));
-        assert_eq!(graphs.find(&commands, &[1, 2]), Known::As(Graph(7)));
-        assert_eq!(graphs.find(&commands, &[1, 3]), Known::Not(None), "other arguments");
-        assert_eq!(graphs.find(&commands[1..], &[1, 2]), Known::Not(None), "other commands");
+        assert_eq!(graphs.find(&commands, &[1, 2]).1, Known::As(Graph(7)));
+        assert_eq!(graphs.find(&commands, &[1, 3]).1, Known::Not(None), "other arguments");
+        assert_eq!(graphs.find(&commands[1..], &[1, 2]).1, Known::Not(None), "other commands");
     }
 
     #[test]

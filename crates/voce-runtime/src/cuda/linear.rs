@@ -30,16 +30,16 @@ pub(super) const NORM_RMS: u32 = 3;
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct NormArgs {
-    weight: Address,
-    bias: Address,
+    pub(super) weight: Address,
+    pub(super) bias: Address,
     pub shift: Address,
     pub scale: Address,
     pub kind: u32,
-    act: u32,
-    shift_stride: u32,
-    scale_stride: u32,
-    eps: f32,
-    pad: u32,
+    pub(super) act: u32,
+    pub(super) shift_stride: u32,
+    pub(super) scale_stride: u32,
+    pub(super) eps: f32,
+    pub(super) pad: u32,
 }
 
 impl NormArgs {

@@ -39,13 +39,15 @@ pub struct Tuning {
     pub tf32: bool,
     /// Work that repeats is captured into graphs.
     pub graphs: bool,
+    /// One stream's work is one kernel where a device can hold all of its blocks at once; no faster than its launches yet.
+    pub frames: bool,
     /// Every kernel is timed (see [`Device::timings`]); steps are then slower and not captured.
     pub events: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { tf32: false, graphs: true, events: false }
+        Self { tf32: false, graphs: true, frames: false, events: false }
     }
 }
 

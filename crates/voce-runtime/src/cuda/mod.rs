@@ -18,6 +18,7 @@ mod emulator;
 mod error;
 mod fingerprint;
 mod fp8;
+mod frame;
 mod graphs;
 mod kv;
 #[cfg(feature = "cuda")]
@@ -146,9 +147,10 @@ struct Scratch {
 
 impl Cuda {
     pub(crate) fn new(device: Arc<Device>, first: bool) -> Result<Self, CudaError> {
-        let Tuning { tf32, graphs, events } = device.tuning();
+        let Tuning { tf32, graphs, frames, events } = device.tuning();
         let mut queue = Queue::new(device, first)?;
         queue.use_graphs = graphs;
+        queue.use_frames = frames;
         queue.use_events = events;
         let (scratch, attended) = (Scratch::default(), AttendedSet::default());
         Ok(Self { queue, scratch, selected: vec![], touched: vec![], tf32, held: false, attended })

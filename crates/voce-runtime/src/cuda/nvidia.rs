@@ -161,6 +161,7 @@ fn describe(device: cu::CUdevice) -> Result<DeviceInfo, CudaError> {
         memory: memory as u64,
         shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         driver: driver as u32,
+        cooperative: attribute(A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0,
     })
 }
 
@@ -327,10 +328,19 @@ impl Nvidia {
         let mut arg = args.as_ptr().cast_mut().cast::<c_void>();
         let function = self.functions[kernel as usize];
         let [x, y, z] = shape.grid;
-        let mut early = cu::CUlaunchAttribute {
-            id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        let together = kernel == program::FRAME.id();
+        let mut attribute = if together {
+            cu::CUlaunchAttribute {
+                id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                pad: [0; 4],
+                value: cu::CUlaunchAttributeValue { cooperative: 1 },
+            }
+        } else {
+            cu::CUlaunchAttribute {
+                id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            }
         };
         let config = cu::CUlaunchConfig {
             gridDimX: x,
@@ -341,8 +351,8 @@ impl Nvidia {
             blockDimZ: 1,
             sharedMemBytes: shape.shared,
             hStream: stream.0 as cu::CUstream,
-            attrs: &mut early,
-            numAttrs: u32::from(self.early),
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.early || together),
         };
         // SAFETY: the kernel takes one value, which is there; the driver copies it.
         check("cuLaunchKernelEx", unsafe {

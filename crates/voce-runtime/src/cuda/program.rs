@@ -27,6 +27,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("head_norm.cu", include_str!("kernels/head_norm.cu")),
     ("mel.cu", include_str!("kernels/mel.cu")),
+    ("frame.cu", include_str!("kernels/frame.cu")),
 ];
 
 /// A kernel's name and the bytes of its arguments.
@@ -179,6 +180,7 @@ kernels! {
     HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
     MEL = "mel" (super::mel::MelArgs),
     STANDARDISE = "standardise" (super::mel::StandardiseArgs),
+    FRAME = "frame" (super::frame::FrameArgs),
 }
 
 /// Whether a kernel is for few rows alone.
@@ -209,6 +211,7 @@ const SHARED_STRUCTS: &[(&str, usize)] = &[
     ("AttendTask", size_of::<super::attention::Task>()),
     ("EmbedPart", size_of::<super::tokens::Part>()),
     ("SampleRow", size_of::<super::sampling::RowSettings>()),
+    ("FramePhase", size_of::<super::frame::Phase>()),
     ("RowStats", 4 * super::select::STATS),
     ("Repeats", size_of::<transducer::Repeats>()),
     ("GreedyStream", size_of::<transducer::GreedyRun>()),

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::CudaError;
-use super::driver::{Address, Command, Product, Shape, Stream};
+use super::driver::{Address, Command, Graph, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
-use super::graphs::{Graphs, Known};
+use super::frame;
+use super::graphs::{Graphs, Key, Known};
 use super::memory::Device;
 use super::program::KernelOf;
 use super::room::Rehearsal;
@@ -48,6 +49,8 @@ pub(crate) struct Queue {
     pub(super) rehearsal: Option<Rehearsal>,
     /// Whether repeated work is captured.
     pub(crate) use_graphs: bool,
+    /// Whether one stream's work becomes one kernel.
+    pub(crate) use_frames: bool,
     /// Whether each command is timed, which makes steps slower.
     pub(crate) use_events: bool,
 }
@@ -68,6 +71,7 @@ impl Queue {
             failed: None,
             rehearsal: None,
             use_graphs: true,
+            use_frames: false,
             use_events: false,
         })
     }
@@ -179,25 +183,75 @@ impl Queue {
         if !self.use_graphs || self.commands.len() < WORTH_CAPTURING {
             return driver.enqueue(self.stream, &self.commands, &self.args);
         }
-        let graph = match self.graphs.find(&self.commands, &self.args) {
-            Known::As(graph) => Some(graph),
-            Known::Not(None) => None,
-            Known::Not(Some(old)) => {
-                driver.wait(self.stream)?;
-                driver.drop_graph(old);
-                None
+        let (key, known) = self.graphs.find(&self.commands, &self.args);
+        if let Known::Not(old) = known {
+            self.forget(old)?;
+            self.fuse(key)?;
+        }
+        match self.enqueue_known(key, known) {
+            // Another program has a part of the device: its blocks cannot all be there at once.
+            Err(e) if e.is_for_want_of_room() && self.use_frames => {
+                self.use_frames = false;
+                let graphs = self.graphs.unfuse();
+                graphs.into_iter().try_for_each(|graph| self.forget(Some(graph)))?;
+                self.device.driver.enqueue(self.stream, &self.commands, &self.args)
             }
-            Known::Once(key) => match driver.capture(self.stream, &self.commands, &self.args) {
-                Ok(graph) => graph.inspect(|&graph| self.graphs.keep(key, graph)),
+            result => result,
+        }
+    }
+
+    /// Enqueues the recording, or what stands for it.
+    fn enqueue_known(&mut self, key: Key, known: Known) -> Result<(), CudaError> {
+        let driver = &self.device.driver;
+        let (commands, args) = match self.graphs.fused(key) {
+            Some(fused) => (&fused.commands[..], &fused.args[..]),
+            None => (&self.commands[..], &self.args[..]),
+        };
+        let graph = match known {
+            Known::As(graph) => Some(graph),
+            Known::Not(_) => None,
+            Known::Once(_) => match driver.capture(self.stream, commands, args) {
+                Ok(graph) => graph,
                 // A graph only saves time: without memory for it the step still runs.
                 Err(e) if e.is_out_of_memory() => None,
                 Err(e) => return Err(e),
             },
         };
         match graph {
-            Some(graph) => driver.replay(self.stream, graph),
-            None => driver.enqueue(self.stream, &self.commands, &self.args),
+            Some(graph) => {
+                if let Known::Once(key) = known {
+                    self.graphs.keep(key, graph);
+                }
+                driver.replay(self.stream, graph)
+            }
+            None => driver.enqueue(self.stream, commands, args),
         }
+    }
+
+    /// Gives up a graph, and what was enqueued in place of recordings that are forgotten.
+    fn forget(&mut self, graph: Option<Graph>) -> Result<(), CudaError> {
+        let dropped = self.graphs.take_dropped();
+        if graph.is_some() || !dropped.is_empty() {
+            self.device.driver.wait(self.stream)?;
+        }
+        if let Some(graph) = graph {
+            self.device.driver.drop_graph(graph);
+        }
+        Ok(())
+    }
+
+    /// Makes one launch of what can be one.
+    fn fuse(&mut self, key: Key) -> Result<(), CudaError> {
+        if !self.use_frames {
+            return Ok(());
+        }
+        match frame::fuse(&self.device, &self.commands, &self.args) {
+            Ok(fused) => fused.into_iter().for_each(|f| self.graphs.keep_fused(key, f)),
+            // Without memory for it the step still runs, command by command.
+            Err(e) if e.is_out_of_memory() => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
     /// Copies host bytes to the device, after what was recorded. Large ones flush: tables of an op are to be

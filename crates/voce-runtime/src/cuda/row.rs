@@ -11,18 +11,18 @@ use crate::matrix::Matrix;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RowArgs {
-    norm: NormArgs,
-    store: StoreArgs,
-    x: Address,
-    w: Address,
-    k: u32,
-    n: u32,
-    pitch: u32,
-    share: u32,
-    slices: u32,
-    gated: u32,
-    rows: u32,
-    x_stride: u32,
+    pub(super) norm: NormArgs,
+    pub(super) store: StoreArgs,
+    pub(super) x: Address,
+    pub(super) w: Address,
+    pub(super) k: u32,
+    pub(super) n: u32,
+    pub(super) pitch: u32,
+    pub(super) share: u32,
+    pub(super) slices: u32,
+    pub(super) gated: u32,
+    pub(super) rows: u32,
+    pub(super) x_stride: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.

@@ -37,36 +37,36 @@ pub(super) struct Part {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct EmbedArgs {
-    parts: Address,
-    slots: Address,
-    tokens: Address,
-    out: Address,
-    count: u32,
-    columns: u32,
-    dim: u32,
-    out_stride: u32,
-    first: u32,
-    every: u32,
+    pub(super) parts: Address,
+    pub(super) slots: Address,
+    pub(super) tokens: Address,
+    pub(super) out: Address,
+    pub(super) count: u32,
+    pub(super) columns: u32,
+    pub(super) dim: u32,
+    pub(super) out_stride: u32,
+    pub(super) first: u32,
+    pub(super) every: u32,
 }
 
 /// Arguments of `head_norm`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct HeadNormArgs {
-    x: Address,
-    query: Address,
-    key: Address,
-    positions: Address,
-    rope_table: Address,
-    rope_freqs: Address,
-    stride: u32,
-    rows: u32,
-    heads: u32,
-    kv_heads: u32,
-    dim: u32,
-    rope: u32,
-    rope_rows: u32,
-    eps: f32,
+    pub(super) x: Address,
+    pub(super) query: Address,
+    pub(super) key: Address,
+    pub(super) positions: Address,
+    pub(super) rope_table: Address,
+    pub(super) rope_freqs: Address,
+    pub(super) stride: u32,
+    pub(super) rows: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) rope: u32,
+    pub(super) rope_rows: u32,
+    pub(super) eps: f32,
 }
 
 // SAFETY: numbers without padding.

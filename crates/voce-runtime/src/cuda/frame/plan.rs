@@ -1,0 +1,503 @@
+//! From commands to phases: which runs of a recording become programs, and what every phase of these is.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::rows::{Rows, TableRow, Version};
+use super::{CHUNK, FEWEST_SLOTS, FIXED, NAPS, Phase, Row, SLOTS};
+use crate::cuda::attention::AttendArgs;
+use crate::cuda::driver::{Address, Command};
+use crate::cuda::program::{self, KernelOf};
+use crate::cuda::queue::Args;
+use crate::cuda::row::RowArgs;
+use crate::cuda::sampling::SampleArgs;
+use crate::cuda::tokens::{EmbedArgs, HeadNormArgs};
+
+const PRODUCT: u32 = 0;
+const EMBED: u32 = 1;
+const NORM: u32 = 2;
+const ATTEND: u32 = 3;
+const ATTEND_SHORT: u32 = 4;
+const SAMPLE: u32 = 5;
+
+/// Products from which a program is worth a launch of its own kind.
+const WORTH: usize = 8;
+/// Outputs that a block takes at once, and inputs of a chunk of weights.
+const GROUP: usize = 8;
+const SEGMENT: usize = 1024;
+/// Inputs of a product are a multiple of this, up to a limit.
+const PIECE: usize = 512;
+const LONGEST_ROW: usize = 12 * SEGMENT;
+/// The largest vocabulary that is drawn from here.
+const LARGEST_DRAW: usize = 8 * SEGMENT;
+/// Positions of a ring that every block keeps, and bytes between rows of their keys beyond their own.
+const SHORT: u32 = 64;
+const KEY_PAD: usize = 16;
+/// Values of a head that a block makes at most.
+const MOST_VALUES: usize = 32;
+/// Where the parts of attention are exchanged: no row is there.
+const PARTS: Address = Address::MAX;
+
+/// How many chunks may be under way, and the clocks between them. Narrow layers have more exchanges for their bytes,
+/// which copies hold up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    fly: u32,
+    pace: u32,
+}
+
+impl Share {
+    const WIDE: Share = Share { fly: 4, pace: 0 };
+    const NARROW: Share = Share { fly: 2, pace: 700 };
+    const NARROW_WIDTH: usize = 1024;
+
+    fn of(n: usize, k: usize) -> Self {
+        if n.min(k) <= Self::NARROW_WIDTH { Self::NARROW } else { Self::WIDE }
+    }
+}
+
+/// A program, and the memory that it runs in.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) phases: Vec<Phase>,
+    /// Values of the exchange.
+    pub(super) exchanged: usize,
+    /// Chunks of a block's ring of weights.
+    pub(super) slots: usize,
+    /// Bytes of shared memory beside the ring: rows of products, sums of outputs, rings that blocks keep.
+    pub(super) rest: usize,
+    pub(super) x_bytes: usize,
+    pub(super) red_bytes: usize,
+    /// Whether some chunks are not full.
+    pub(super) blank: bool,
+    /// Whether drawn tokens are marked.
+    pub(super) remembers: bool,
+}
+
+/// A command that a program can have.
+enum Op {
+    Product(RowArgs),
+    Embed(EmbedArgs),
+    /// A row's norm in place, and where else it goes.
+    Norm(HeadNormArgs, Option<Address>),
+    Attend(Attend),
+    Sample(SampleArgs),
+}
+
+/// Attention of one row, or of several rows of one slot.
+struct Attend {
+    args: AttendArgs,
+    rows: usize,
+    /// Norms and rotation that another command applies before.
+    before: Option<HeadNormArgs>,
+}
+
+/// A command's arguments, if it launches this kernel.
+fn args_of<A: Args>(kernel: KernelOf<A>, command: &Command, args: &[u8]) -> Option<A> {
+    let Command::Launch { kernel: id, args: at, len, .. } = command else { return None };
+    if *id != kernel.id() || *len != size_of::<A>() {
+        return None;
+    }
+    // SAFETY: the queue recorded a value of this type there, for this kernel.
+    Some(unsafe { args[*at..*at + *len].as_ptr().cast::<A>().read_unaligned() })
+}
+
+fn grid(command: &Command) -> [u32; 3] {
+    match command {
+        Command::Launch { shape, .. } => shape.grid,
+        _ => [0; 3],
+    }
+}
+
+/// The op that the next commands are, and how many they are.
+fn op(commands: &[Command], args: &[u8]) -> Option<(Op, usize)> {
+    use program::*;
+    let first = commands.first()?;
+    let products = [ROW_BF16, ROW_LONG_BF16, ROW_TWO_BF16, ROW_TWO_LONG_BF16, ROW_FOUR_BF16, ROW_MANY_BF16];
+    if let Some(a) = products.into_iter().find_map(|k| args_of(k, first, args)) {
+        return Some((Op::Product(a), 1));
+    }
+    let single = [
+        DECODE_ALONE_64,
+        DECODE_ALONE_128,
+        DECODE_ALONE_PAIR_64,
+        DECODE_ALONE_PAIR_128,
+        DECODE_FEW_BF16,
+        DECODE_FEW_PAIR_BF16,
+        DECODE_BF16,
+        DECODE_PAIR_BF16,
+    ];
+    if let Some(a) = single.into_iter().find_map(|k| args_of(k, first, args)) {
+        let one = grid(first)[0] == a.kv_heads;
+        return one.then_some((Op::Attend(Attend { args: a, rows: 1, before: None }), 1));
+    }
+    if let Some(a) = args_of(EMBED, first, args) {
+        return (grid(first)[0] == 1).then_some((Op::Embed(a), 1));
+    }
+    if let Some(a) = args_of(SAMPLE, first, args) {
+        // Rows whose probabilities are summed have more memory.
+        let counted = matches!(first, Command::Launch { shape, .. } if shape.shared == 4 * a.n);
+        return (grid(first)[0] == 1 && counted).then_some((Op::Sample(a), 1));
+    }
+    if let Some(a) = args_of(HEAD_NORM, first, args) {
+        if a.kv_heads > 0 {
+            let (attend, taken) = several(&commands[1..], args)?;
+            return Some((Op::Attend(Attend { before: Some(a), ..attend }), taken + 1));
+        }
+        if a.heads != 1 || a.rows != 1 || a.rope != 0 {
+            return None;
+        }
+        let copied = match commands.get(1) {
+            Some(Command::Copy { from, to, bytes }) if *from == a.x && *bytes == 4 * a.dim as usize => {
+                Some(*to)
+            }
+            _ => None,
+        };
+        return Some((Op::Norm(a, copied), 1 + usize::from(copied.is_some())));
+    }
+    several(commands, args).map(|(attend, taken)| (Op::Attend(attend), taken))
+}
+
+/// Attention of several rows of one slot: they go to the ring first.
+fn several(commands: &[Command], args: &[u8]) -> Option<(Attend, usize)> {
+    let [put, tile, ..] = commands else { return None };
+    args_of(program::PUT_KV_BF16, put, args)?;
+    let [tasks, rows, _] = grid(put);
+    let a = args_of(program::TILE_BF16, tile, args)?;
+    (tasks == 1 && grid(tile) == [a.kv_heads, 1, 1])
+        .then_some((Attend { args: a, rows: rows as usize, before: None }, 2))
+}
+
+/// The runs of a recording that become programs. A run ends where a command cannot be planned.
+pub(super) fn plans(
+    commands: &[Command],
+    args: &[u8],
+    blocks: usize,
+    shared: usize,
+) -> Vec<(Range<usize>, Plan)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < commands.len() {
+        let mut builder = Builder::new(blocks);
+        let mut ops = Vec::new();
+        let mut end = at;
+        while let Some((op, taken)) = op(&commands[end..], args) {
+            if builder.add(&op).is_none() {
+                // It may have left something behind.
+                builder = Builder::new(blocks);
+                ops.iter().for_each(|op| builder.add(op).unwrap_or_default());
+                break;
+            }
+            ops.push(op);
+            end += taken;
+        }
+        match builder.finish(shared) {
+            Some(plan) => found.push((at..end, plan)),
+            None => end = at,
+        }
+        at = end.max(at + 1);
+    }
+    found
+}
+
+/// What a phase reads and writes, before it is known where.
+#[derive(Default)]
+struct Draft {
+    phase: Phase,
+    input: [Option<Version>; 2],
+    old: [Option<Version>; 2],
+    out: [Option<Version>; 2],
+}
+
+struct Builder {
+    blocks: usize,
+    drafts: Vec<Draft>,
+    rows: Rows,
+    draws: usize,
+    products: usize,
+    naps: HashMap<(u32, u32, u32, u32), u32>,
+    /// Rings that blocks keep, by where they are: where they are kept.
+    rings: HashMap<Address, usize>,
+    kept: usize,
+    /// Rings that have had their row.
+    long: Vec<Address>,
+    x_bytes: usize,
+    red_bytes: usize,
+    blank: bool,
+    remembers: bool,
+}
+
+impl Builder {
+    fn new(blocks: usize) -> Self {
+        Self {
+            blocks,
+            drafts: Vec::new(),
+            rows: Rows::default(),
+            draws: 0,
+            products: 0,
+            naps: HashMap::new(),
+            rings: HashMap::new(),
+            kept: 0,
+            long: Vec::new(),
+            x_bytes: 0,
+            red_bytes: 0,
+            blank: false,
+            remembers: false,
+        }
+    }
+
+    /// The number of the phase under way; the first is 1.
+    fn number(&self) -> usize {
+        self.drafts.len() + 1
+    }
+
+    /// Adds an op as a phase; none where it cannot be one, and the program is spoilt.
+    fn add(&mut self, op: &Op) -> Option<()> {
+        let mut draft = match op {
+            Op::Product(a) => self.product(a)?,
+            Op::Embed(a) => self.embed(a)?,
+            Op::Norm(a, copied) => self.norm(a, *copied)?,
+            Op::Attend(a) => self.attend(a)?,
+            Op::Sample(a) => self.sample(a)?,
+        };
+        let p = &draft.phase;
+        let key = (p.kind, p.n, p.k, p.rows);
+        let next = 2 * self.naps.len() as u32;
+        draft.phase.nap = (*self.naps.entry(key).or_insert(next)).min(NAPS as u32 - 2);
+        self.drafts.push(draft);
+        Some(())
+    }
+
+    fn read(&mut self, at: Address, len: usize, whole: bool) -> Option<Version> {
+        let (phase, draws) = (self.number(), self.draws);
+        self.rows.read(at, len, phase, draws, whole)
+    }
+
+    fn write(&mut self, at: Address, len: usize) -> Option<Version> {
+        let phase = self.number();
+        self.rows.write(at, len, phase)
+    }
+
+    fn product(&mut self, a: &RowArgs) -> Option<Draft> {
+        let (n, k, rows) = (a.n as usize, a.k as usize, a.rows as usize);
+        let plain = matches!(a.norm.kind, 0 | 3) && a.norm.bias == 0 && a.store.store <= 1;
+        let fits = k.is_multiple_of(PIECE)
+            && k <= LONGEST_ROW
+            && n.div_ceil(GROUP) >= self.blocks
+            && rows <= 2
+            && a.w.is_multiple_of(16)
+            && (a.norm.kind == 0 || a.norm.weight != 0);
+        if !plain || !fits {
+            return None;
+        }
+        let mut draft = Draft::default();
+        for r in 0..rows {
+            let (from, to) = (
+                a.x + 4 * r as u64 * u64::from(a.x_stride),
+                a.store.out + 4 * r as u64 * u64::from(a.store.out_stride),
+            );
+            draft.input[r] = Some(self.read(from, k, true)?);
+            if a.store.store == 1 {
+                draft.old[r] = Some(self.read(to, n, false)?);
+            }
+        }
+        for r in 0..rows {
+            let to = a.store.out + 4 * r as u64 * u64::from(a.store.out_stride);
+            draft.out[r] = Some(self.write(to, n)?);
+        }
+        let segments = k.div_ceil(SEGMENT);
+        let share = Share::of(n, k);
+        draft.phase = Phase {
+            kind: PRODUCT,
+            fly: share.fly,
+            pace: share.pace,
+            w: a.w,
+            pitch: a.pitch * 16,
+            k: a.k,
+            n: a.n,
+            gated: a.gated,
+            rows: a.rows,
+            act: a.store.act,
+            norm: if a.norm.kind == 3 { a.norm.weight } else { 0 },
+            eps: a.norm.eps,
+            add: a.store.store,
+            bias: a.store.bias,
+            segments: segments as u32,
+            ..Phase::default()
+        };
+        let groups = n.div_ceil(GROUP).div_ceil(self.blocks) * if a.gated != 0 { 2 } else { 1 };
+        self.x_bytes = self.x_bytes.max(rows * 2 * (2 * SEGMENT * segments + 64));
+        self.red_bytes = self.red_bytes.max(groups * GROUP * rows * 64);
+        self.blank |= !k.is_multiple_of(SEGMENT) || !n.is_multiple_of(GROUP);
+        self.products += 1;
+        Some(draft)
+    }
+
+    fn embed(&mut self, a: &EmbedArgs) -> Option<Draft> {
+        let dim = a.dim as usize;
+        if !dim.is_multiple_of(2 * self.blocks) || dim / self.blocks > 256 {
+            return None;
+        }
+        let out = self.write(a.out + 4 * u64::from(a.first) * u64::from(a.out_stride), dim)?;
+        self.red_bytes = self.red_bytes.max(a.count as usize * dim / self.blocks * 4);
+        let phase = Phase {
+            kind: EMBED,
+            k: a.dim,
+            rows: 1,
+            address: [a.parts, a.slots, a.tokens, 0, 0, 0],
+            number: [a.count, a.columns, 0, 0, 0, 0, 0, 0],
+            ..Phase::default()
+        };
+        Some(Draft { phase, out: [Some(out), None], ..Draft::default() })
+    }
+
+    fn norm(&mut self, a: &HeadNormArgs, copied: Option<Address>) -> Option<Draft> {
+        let dim = a.dim as usize;
+        if !dim.is_multiple_of(4 * self.blocks) || dim / self.blocks > 32 {
+            return None;
+        }
+        let input = self.read(a.x, dim, true)?;
+        let mut out = [Some(self.write(a.x, dim)?), None];
+        if let Some(to) = copied {
+            out[1] = Some(self.write(to, dim)?);
+        }
+        let rows = 1 + u32::from(copied.is_some());
+        let phase = Phase { kind: NORM, k: a.dim, norm: a.query, eps: a.eps, rows, ..Phase::default() };
+        Some(Draft { phase, input: [Some(input), None], out, ..Draft::default() })
+    }
+
+    fn attend(&mut self, attend: &Attend) -> Option<Draft> {
+        let (a, rows) = (&attend.args, attend.rows);
+        let (heads, kv_heads, dim) = (a.heads as usize, a.kv_heads as usize, a.dim as usize);
+        let [rope, rope_rows, table, freqs] = match &attend.before {
+            Some(n) => [u64::from(n.rope), u64::from(n.rope_rows), n.rope_table, n.rope_freqs],
+            None => [u64::from(a.rope), u64::from(a.rope_rows), a.rope_table, a.rope_freqs],
+        };
+        let (query, key, eps) = match &attend.before {
+            Some(n) => (n.query, n.key, n.eps),
+            None => (a.query_norm, a.key_norm, a.eps),
+        };
+        // What was turned before is not turned again, and the other way round.
+        let once = attend.before.as_ref().is_none_or(|n| a.rope == 0 || n.rope == 0);
+        let fits = matches!(dim, 64 | 128)
+            && a.width == a.dim
+            && a.narrow == 0
+            && heads.is_multiple_of(kv_heads)
+            && heads / kv_heads <= 2
+            && self.blocks.is_multiple_of(kv_heads);
+        if !fits || !once || rows > 2 || a.causal == 0 {
+            return None;
+        }
+        let (group, each) = (heads / kv_heads, self.blocks / kv_heads);
+        let values = group * dim / each;
+        if values * each != group * dim
+            || !each.is_power_of_two()
+            || values > MOST_VALUES
+            || !dim.is_multiple_of(values)
+        {
+            return None;
+        }
+        let width = (heads + 2 * kv_heads) * dim;
+        let mut draft = Draft::default();
+        for r in 0..rows {
+            draft.input[r] = Some(self.read(a.qkv + 4 * r as u64 * u64::from(a.qkv_stride), width, false)?);
+        }
+        let short = a.capacity <= SHORT;
+        let mut fresh = 0;
+        let mut ring = 0;
+        if short {
+            let bytes = a.capacity as usize * (2 * dim + KEY_PAD + 4 * values);
+            let kept = self.kept;
+            ring = *self.rings.entry(a.cache).or_insert(kept);
+            if ring == kept {
+                self.kept += bytes.next_multiple_of(16);
+                fresh = 1;
+            }
+        } else {
+            // The ring's other rows were there before this launch.
+            if rows > 1 || each > 32 || self.long.contains(&a.cache) {
+                return None;
+            }
+            self.long.push(a.cache);
+            self.red_bytes = self.red_bytes.max(8 * group * dim * 4);
+        }
+        for r in 0..rows {
+            let out = a.out + 4 * r as u64 * u64::from(a.out_stride);
+            draft.out[r] = Some(self.write(out, heads * dim)?);
+        }
+        if !short {
+            draft.out[1] = Some(self.write(PARTS, kv_heads * each * each * (values + 2))?);
+        }
+        let number =
+            [a.kv_heads, a.capacity, rope as u32, rope_rows as u32, a.window, a.scale.to_bits(), fresh, 0];
+        draft.phase = Phase {
+            kind: if short { ATTEND_SHORT } else { ATTEND },
+            n: a.heads,
+            k: a.dim,
+            rows: rows as u32,
+            eps,
+            ring: ring as u32,
+            address: [a.cache, a.tasks, table, freqs, query, key],
+            number,
+            ..Phase::default()
+        };
+        Some(draft)
+    }
+
+    fn sample(&mut self, a: &SampleArgs) -> Option<Draft> {
+        let n = a.n as usize;
+        if n > LARGEST_DRAW || !n.is_multiple_of(4) || (a.history != 0 && self.remembers) {
+            return None;
+        }
+        let input = self.read(a.logits, n, true)?;
+        self.draws += 1;
+        self.remembers |= a.history != 0;
+        if a.next != 0 {
+            let whole = a.table_rows >= a.n && a.table_stride.is_multiple_of(4);
+            let table =
+                TableRow { at: a.table, stride: a.table_stride, narrow: a.table_bf16 != 0, draw: self.draws };
+            let to = a.next + 4 * u64::from(a.first) * u64::from(a.next_stride);
+            whole.then(|| self.rows.name(to, a.dim as usize, table))??;
+        }
+        let phase = Phase {
+            kind: SAMPLE,
+            n: a.n,
+            rows: 1,
+            address: [a.rows, a.tokens, a.history, 0, 0, 0],
+            number: [a.columns, a.column, a.words, 0, 0, 0, 0, 0],
+            ..Phase::default()
+        };
+        Some(Draft { phase, input: [Some(input), None], ..Draft::default() })
+    }
+
+    /// The program, where it is worth a launch and there is shared memory for it.
+    fn finish(self, shared: usize) -> Option<Plan> {
+        let rest = self.x_bytes.next_multiple_of(128) + self.red_bytes.next_multiple_of(128) + self.kept;
+        let slots = (shared.checked_sub(FIXED + rest)? / CHUNK).min(SLOTS);
+        if self.products < WORTH || slots < FEWEST_SLOTS || !self.rows.are_stored() {
+            return None;
+        }
+        let (places, exchanged) = self.rows.lay_out();
+        let row = |v: &Option<Version>| v.map_or(Row::default(), |v| self.rows.resolve(v, &places));
+        let phases = self
+            .drafts
+            .iter()
+            .map(|d| Phase {
+                input: [row(&d.input[0]), row(&d.input[1])],
+                old: [row(&d.old[0]), row(&d.old[1])],
+                out: [row(&d.out[0]), row(&d.out[1])],
+                ..d.phase
+            })
+            .collect();
+        Some(Plan {
+            phases,
+            exchanged,
+            slots,
+            rest,
+            x_bytes: self.x_bytes.next_multiple_of(128),
+            red_bytes: self.red_bytes.next_multiple_of(128),
+            blank: self.blank,
+            remembers: self.remembers,
+        })
+    }
+}
