@@ -23,8 +23,11 @@ const ROPE_TABLE: usize = 4096;
 pub enum DecoderNames {
     /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`; layer scales where there are any.
     Qwen3,
-    /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`.
+    /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`; layer scales and layers
+    /// that look at a source besides where there are any.
     Moshi,
+    /// The same without a norm after the layers.
+    Depth,
 }
 
 /// Shape of a [`Decoder`].
@@ -42,8 +45,8 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Values per head.
     pub head_dim: usize,
-    /// Which values rotate together.
-    pub rope: RopeStyle,
+    /// Which values rotate together; none where rows have no positions.
+    pub rope: Option<RopeStyle>,
     /// Rotary period.
     pub theta: f32,
     /// Of every norm.
@@ -97,8 +100,8 @@ pub struct Decoder {
     config: DecoderConfig,
     formats: Formats,
     layers: Vec<Layer>,
-    rope: Rope,
-    norm: Vector,
+    rope: Option<Rope>,
+    norm: Option<Vector>,
 }
 
 /// Caches and activations of a [`Decoder`].
@@ -173,10 +176,10 @@ impl Layer {
             norm1: alpha("norm1.alpha")?,
             qkv: joined(&attn, "qkv", &[("in_proj_weight", c.qkv())], c.hidden, formats)?,
             head_norms: None,
-            out: Linear::load(&attn.sub("out_proj"), c.hidden, width, formats.backbone)?,
+            out: scaled(l, "self_attn.out_proj", "layer_scale_1", c.hidden, width, formats.backbone)?,
             norm2: alpha("norm2.alpha")?,
             gate_up: Linear::load(&gating.sub("linear_in"), 2 * c.ffn, c.hidden, formats.backbone)?,
-            down: Linear::load(&gating.sub("linear_out"), c.hidden, c.ffn, formats.backbone)?,
+            down: scaled(l, "gating.linear_out", "layer_scale_2", c.hidden, c.ffn, formats.backbone)?,
         })
     }
 }
@@ -188,15 +191,18 @@ impl Decoder {
         let layers = (0..c.layers)
             .map(|i| match c.names {
                 DecoderNames::Qwen3 => Layer::qwen(&l.sub("layers").sub(i), c, formats),
-                DecoderNames::Moshi => Layer::moshi(&stack.sub("layers").sub(i), c, formats),
+                DecoderNames::Moshi | DecoderNames::Depth => {
+                    Layer::moshi(&stack.sub("layers").sub(i), c, formats)
+                }
             })
             .collect::<Result<_, WeightError>>()?;
         let norm = match c.names {
-            DecoderNames::Qwen3 => l.tensor("norm.weight", &[c.hidden])?,
-            DecoderNames::Moshi => l.tensor("out_norm.alpha", &[1, 1, c.hidden])?,
+            DecoderNames::Qwen3 => Some(l.tensor("norm.weight", &[c.hidden])?.into()),
+            DecoderNames::Moshi => Some(l.tensor("out_norm.alpha", &[1, 1, c.hidden])?.into()),
+            DecoderNames::Depth => None,
         };
-        let rope = Rope::new(c.rope, c.head_dim, c.theta, ROPE_TABLE);
-        Ok(Self { config, formats, layers, rope, norm: norm.into() })
+        let rope = c.rope.map(|style| Rope::new(style, c.head_dim, c.theta, ROPE_TABLE));
+        Ok(Self { config, formats, layers, rope, norm })
     }
 
     /// Its shape.
@@ -230,12 +236,15 @@ impl Decoder {
 
     /// The norm after the layers, as the first part of a product.
     pub fn norm(&self) -> Norm<'_> {
-        Norm::Rms { weight: &self.norm, eps: self.config.eps }
+        let eps = self.config.eps;
+        self.norm.as_ref().map_or(Norm::None, |weight| Norm::Rms { weight, eps })
     }
 
     /// The norm after the layers, of rows in place.
     pub fn normalize(&self, exec: &mut Exec, x: &mut Buffer, rows: usize) {
-        exec.rms_norm(&self.norm, self.config.eps, x, rows);
+        if let Some(norm) = &self.norm {
+            exec.rms_norm(norm, self.config.eps, x, rows);
+        }
     }
 
     /// Runs all layers over the spans' rows of `x`, in place, and moves their slots on.
@@ -287,7 +296,7 @@ impl Decoder {
             exec.linear(&op, &mut state.qkv);
             let norms = layer.head_norms.as_ref().map(|[query, key]| HeadNorms { query, key, eps: c.eps });
             let taken = exec.norms_heads(spans, c.heads / c.kv_heads);
-            let mut rope = Some(&self.rope);
+            let mut rope = self.rope.as_ref();
             if let Some(norms) = norms
                 && !taken
             {
@@ -361,7 +370,7 @@ mod tests {
             heads: 4,
             kv_heads: 2,
             head_dim: 6,
-            rope: RopeStyle::Halves,
+            rope: Some(RopeStyle::Halves),
             theta: 1e4,
             eps: 1e-6,
             head_norm: true,
