@@ -73,7 +73,7 @@ def save(path: Path, tensors: dict) -> None:
 
 
 def save_json(path: Path, value) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    path.write_text(json.dumps(value) + "\n")
 
 
 def margin(logits: torch.Tensor) -> float:

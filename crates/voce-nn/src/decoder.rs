@@ -10,6 +10,7 @@ use voce_runtime::{
     Vector,
 };
 
+use crate::cross::{self, Cross, CrossState};
 use crate::transformer::scaled;
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 
@@ -90,6 +91,7 @@ struct Layer {
     /// Of query and key heads.
     head_norms: Option<[Vector; 2]>,
     out: Linear,
+    cross: Option<Cross>,
     norm2: Vector,
     gate_up: Linear,
     down: Linear,
@@ -111,6 +113,8 @@ pub struct DecoderState {
     qkv: Buffer,
     attended: Buffer,
     hidden: Buffer,
+    /// What layers look at besides, where they do.
+    pub cross: Option<CrossState>,
 }
 
 /// Several matrices of one input as one, their outputs one after the other.
@@ -156,6 +160,7 @@ impl Layer {
                 false => None,
             },
             out: scaled(l, "self_attn.o_proj", "self_attn_layer_scale", c.hidden, q, formats.backbone)?,
+            cross: None,
             norm2: l.tensor("post_attention_layernorm.weight", &[c.hidden])?.into(),
             gate_up: joined(
                 &mlp,
@@ -177,6 +182,7 @@ impl Layer {
             qkv: joined(&attn, "qkv", &[("in_proj_weight", c.qkv())], c.hidden, formats)?,
             head_norms: None,
             out: scaled(l, "self_attn.out_proj", "layer_scale_1", c.hidden, width, formats.backbone)?,
+            cross: Cross::load(l, c.hidden, formats.backbone)?,
             norm2: alpha("norm2.alpha")?,
             gate_up: Linear::load(&gating.sub("linear_in"), 2 * c.ffn, c.hidden, formats.backbone)?,
             down: scaled(l, "gating.linear_out", "layer_scale_2", c.hidden, c.ffn, formats.backbone)?,
@@ -231,7 +237,30 @@ impl Decoder {
             qkv: Buffer::new(shape.rows, c.qkv()),
             attended: Buffer::new(shape.rows, c.heads * c.head_dim),
             hidden: Buffer::new(shape.rows, 2 * c.ffn),
+            cross: None,
         }
+    }
+
+    /// Whether its layers look at a source besides.
+    pub fn looks(&self) -> bool {
+        self.layers.iter().any(|l| l.cross.is_some())
+    }
+
+    fn source_spec(&self, sources: usize, positions: usize) -> KvSpec {
+        let (slots, capacity, kv_heads) = (sources, positions, self.config.heads);
+        KvSpec { slots, capacity, kv_heads, ..self.cache_spec(ONE) }
+    }
+
+    /// Room for sources that the rows of a state look at, of `positions` rows each.
+    pub fn cross_state(&self, sources: usize, positions: usize, rows: usize) -> CrossState {
+        CrossState::new(self.source_spec(sources, positions), rows, self.config.hidden)
+    }
+
+    /// Keys and values of a source for all layers, in a cache of one slot: what [`CrossState::cache`] takes copies of.
+    pub fn look_at(&self, exec: &mut Exec, source: &Buffer) -> KvCache {
+        let spec = self.source_spec(1, source.rows());
+        let layers = self.layers.iter().map(|l| l.cross.as_ref());
+        cross::look_at(exec, layers, source, spec, self.config.heads)
     }
 
     /// The norm after the layers, as the first part of a product.
@@ -319,6 +348,10 @@ impl Decoder {
             let mut op = layer.out.op(&attended, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
+            drop(attended);
+            if let Some((cross, looked)) = layer.cross.as_ref().zip(state.cross.as_mut()) {
+                cross.run(exec, x, &mut state.attended, looked, (i, c.heads));
+            }
             let mut op = layer.gate_up.op(&*x, rows);
             op.norm = rms(&layer.norm2);
             let mut hidden = layer.down.rows_in(&mut state.hidden).gated();
@@ -350,7 +383,10 @@ impl Decoder {
     }
 
     fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|l| [&l.qkv, &l.out, &l.gate_up, &l.down])
+        self.layers.iter().flat_map(|l| {
+            let cross = l.cross.iter().flat_map(Cross::linears);
+            [&l.qkv, &l.out, &l.gate_up, &l.down].into_iter().chain(cross)
+        })
     }
 }
 

@@ -376,6 +376,7 @@ impl KyutaiConfig {
             ("dim", self.dim, MOST_WIDTH),
             ("text_card", self.text_card, 1 << 24),
             ("card", self.card, MAX_SAMPLED),
+            ("text_card_out", self.text_out(), MAX_SAMPLED),
             ("n_q", self.n_q, MOST_PARTS),
             ("num_heads", self.num_heads, MOST_PARTS),
             ("num_layers", self.num_layers, MOST_PARTS),

@@ -127,6 +127,11 @@ impl Lm {
         self.tables.len()
     }
 
+    /// The column after them, for a draw that decides about the text but is not it.
+    pub(super) fn drawn(&self) -> usize {
+        self.columns()
+    }
+
     /// The tokens of a slot's first step, without conditions.
     pub fn initial(&self) -> &[u32] {
         &self.initial
@@ -142,7 +147,7 @@ impl Lm {
         let shape = TransformerShape { slots, rows: slots, rows_per_slot: 1, positions: self.config.context };
         LmState {
             decoder: self.decoder.state(shape),
-            tokens: Tokens::new(slots, self.columns(), NONE),
+            tokens: Tokens::new(slots, self.columns() + 1, NONE),
             x: Buffer::new(slots, self.config.dim),
             logits: Buffer::new(slots, self.config.text_out()),
             heads: Buffer::new(slots, self.extra.as_ref().map_or(0, |e| e.matrix().outputs())),
