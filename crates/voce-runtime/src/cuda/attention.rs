@@ -6,8 +6,8 @@ use super::program::KernelOf;
 use super::queue::Args;
 use super::{Cuda, Plain};
 use crate::exec::{
-    AttentionKind, AttentionOp, AttentionShape, Buffer, HeadNorms, KvFormat, KvSpec, Output, Pending,
-    RelativeAttentionOp, Rope, RopeStyle, Span,
+    AttentionKind, AttentionOp, AttentionShape, Buffer, CrossAttentionOp, HeadNorms, KvFormat, KvSpec,
+    Output, Pending, RelativeAttentionOp, Rope, RopeStyle, Span,
 };
 use crate::matrix::Format;
 
@@ -272,6 +272,25 @@ impl Cuda {
         let shared = (rows.queries() * (held * spec.width() + part) * 4 + own) as u32;
         let shape = Shape { grid: [blocks, args.splits.max(1), 1], block, shared };
         self.queue.launch(kernel, shape, args);
+    }
+
+    pub(crate) fn cross_attention(&mut self, op: CrossAttentionOp<'_>, mut out: Output<'_>) {
+        let spec = *op.cache.spec();
+        let rows = op.spans.iter().map(|s| s.rows).sum();
+        let mut args = self.attend_args(&spec, op.layer, op.q, &mut out, rows);
+        args.cache += self.cache(op.cache);
+        args.heads = op.heads as u32;
+        let step = (TILE_QUERIES / (op.heads / spec.kv_heads)).max(1);
+        let (mut tasks, mut row) = (Vec::new(), 0);
+        for span in op.spans {
+            let seen = (0, op.cache.position(span.slot));
+            for part in (0..span.rows).step_by(step) {
+                tasks.push(Task::new(row + part, step.min(span.rows - part), span.slot, 0, seen));
+            }
+            row += span.rows;
+        }
+        args.tasks = self.queue.table(&tasks);
+        self.tiles(&spec, &args, tasks.len(), choice::tile(spec.format));
     }
 
     pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, mut out: Output<'_>) {
