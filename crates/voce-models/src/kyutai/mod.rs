@@ -7,6 +7,7 @@ mod embedding;
 mod frames;
 mod lm;
 mod names;
+pub mod stt;
 pub mod tts;
 
 pub use conditions::{Condition, Conditions};
