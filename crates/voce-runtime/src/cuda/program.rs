@@ -175,6 +175,7 @@ kernels! {
     BEAM_DECIDE = "beam_decide" (super::transducer::BeamArgs),
     SAMPLE = "sample" (super::sampling::SampleArgs),
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
+    BRANCH_TOKENS = "branch_tokens" (super::tokens::BranchTokensArgs),
     EMBED = "embed" (super::tokens::EmbedArgs),
     HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
     MEL = "mel" (super::mel::MelArgs),

@@ -316,7 +316,7 @@ impl CodecDecoderConfig {
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
-            rope: RopeStyle::Halves,
+            rope: Some(RopeStyle::Halves),
             theta: self.rope_theta,
             eps: self.rms_norm_eps,
             head_norm: false,

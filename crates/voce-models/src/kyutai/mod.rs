@@ -1,0 +1,20 @@
+//! Kyutai's language models over Mimi's codes: hearing, speech and dialogue from one backbone ([`Lm`]).
+
+mod conditions;
+mod config;
+mod depth;
+mod embedding;
+mod frames;
+mod lm;
+mod names;
+pub mod stt;
+pub mod tts;
+
+pub use conditions::{Condition, Conditions};
+pub use config::{
+    Conditioner, ConfigError, Fuser, Kind, KyutaiConfig, LmGenConfig, ModelId, SttConfig, TtsConfig,
+};
+pub use depth::{Depth, DepthRow, DepthState};
+pub use frames::{Branch, FrameLm, FrameRow, FrameState, TextPair};
+pub use lm::{Lm, LmState, NONE, TEXT};
+pub use names::DepthNames;
