@@ -188,14 +188,14 @@ impl Cuda {
         if let Some(HeadNorms { query, key, eps }) = op.norms {
             (args.query_norm, args.key_norm, args.eps) = (self.constant(query), self.constant(key), eps);
         }
-        (args.heads, args.causal) = (op.heads as u32, 1);
+        (args.heads, args.causal) = (op.heads as u32, op.cache.frame() as u32);
         args.window = op.window.unwrap_or(0) as u32;
         let group = op.heads / spec.kv_heads;
         let (mut singles, mut tiles) = (Vec::new(), Vec::new());
         let (mut row, mut longest) = (0, 0);
         for span in op.spans {
             let start = op.cache.position(span.slot);
-            let first = |p: usize| op.window.map_or(0, |w| (p + 1).saturating_sub(w));
+            let first = |p: usize| op.cache.first_seen(op.window, p);
             if span.rows == 1 && group <= DECODE_QUERIES {
                 longest = longest.max(start + 1 - first(start));
                 singles.push(Task::new(row, 1, span.slot, start, (first(start), start + 1)));

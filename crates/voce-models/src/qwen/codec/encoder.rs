@@ -139,7 +139,7 @@ impl CodecEncoder {
             format: f.conv,
             kv: f.kv,
         };
-        let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS };
+        let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS, by_frames: false };
         let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::over(l)), &parts, f)?;
         let q = l.sub("encoder.quantizer");
         let (first, all) = (c.num_semantic_quantizers, config.encoder_valid_num_quantizers);

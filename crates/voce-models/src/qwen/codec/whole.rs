@@ -27,6 +27,7 @@ impl SpeechTokenizer {
             output_rate: decoder.sample_rate(),
             frame_size: decoder.frame_size(),
             codebooks: decoder.codebooks(),
+            fewest: decoder.codebooks(),
             entries: decoder.codebook_size(),
         };
         Ok(Self { encoder: CodecEncoder::load(l, config, f)?, decoder, info })
