@@ -115,6 +115,7 @@ def main():
     args.add_argument("--seed", type=int, default=0)
     a = args.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(a.seed)
     talk(a.out / "talk", a.seed, 10)
     say(a.out / "say", a.seed)
 

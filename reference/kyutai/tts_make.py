@@ -144,6 +144,7 @@ def main():
     args.add_argument("--codebooks", type=int)
     a = args.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(a.seed)
     for name, config in CASES.items():
         print(name, "least margin", make(a.out, name, config, a.seed, a.codebooks))
 
