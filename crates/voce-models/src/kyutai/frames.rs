@@ -5,7 +5,7 @@
 
 use voce_nn::{CrossState, Formats, Loader, WeightError};
 use voce_runtime::cuda::CudaError;
-use voce_runtime::{BranchOp, Exec, KvCache, SampleOp, SampleRow, Sampling, Span, Tokens};
+use voce_runtime::{BranchOp, Exec, KvCache, SampleOp, SampleRow, Sampling, Span, TokenMove, Tokens};
 
 use super::conditions::Condition;
 use super::config::KyutaiConfig;
@@ -224,6 +224,16 @@ impl FrameState {
     /// Sets tokens of slots from `column` on, as many for each.
     pub fn give(&mut self, exec: &mut Exec, slots: &[usize], column: usize, values: &[u32]) {
         self.lm.give(exec, slots, column, values);
+    }
+
+    /// Copies tokens that a device may have into slots'.
+    pub fn move_in(&mut self, exec: &mut Exec, from: &Tokens, moves: &[TokenMove]) {
+        exec.move_tokens(from, moves, &mut self.lm.tokens);
+    }
+
+    /// Copies slots' tokens to where the next step does not write over them.
+    pub fn move_out(&self, exec: &mut Exec, moves: &[TokenMove], to: &mut Tokens) {
+        exec.move_tokens(&self.lm.tokens, moves, to);
     }
 
     /// The tokens of every slot; waits for a device.

@@ -176,6 +176,7 @@ kernels! {
     SAMPLE = "sample" (super::sampling::SampleArgs),
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
     BRANCH_TOKENS = "branch_tokens" (super::tokens::BranchTokensArgs),
+    MOVE_TOKENS = "move_tokens" (super::tokens::MoveTokensArgs),
     EMBED = "embed" (super::tokens::EmbedArgs),
     HEAD_NORM = "head_norm" (super::tokens::HeadNormArgs),
     MEL = "mel" (super::mel::MelArgs),
