@@ -7,10 +7,12 @@ mod codec;
 mod codes;
 mod hear;
 mod models;
+mod modules;
 #[cfg(feature = "nano")]
 mod nano;
 mod sandbox;
 mod say;
 mod serve;
 mod streams;
+mod talk;
 mod voices;
