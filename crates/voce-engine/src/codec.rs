@@ -43,6 +43,8 @@ pub struct CodecOptions {
     pub device: Placement,
     /// Threads of a CPU; 0 chooses.
     pub threads: usize,
+    /// Codebooks to use of those it has, the first ones; none is all of them.
+    pub codebooks: Option<usize>,
 }
 
 /// A loaded codec, on the caller's thread.
@@ -57,7 +59,16 @@ impl Codec {
         let place = Place::new(&options.device, None)?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let precision = options.precision.unwrap_or(Precision::F32);
-        let codec = family::open_codec(store, reference, &place, precision)?;
+        let codec = family::open_codec(store, reference, &place, precision, options.codebooks)?;
+        Ok(Self { codec, exec: place.exec(threads)? })
+    }
+
+    /// Mimi, of its published size, with random weights.
+    pub fn random(seed: u64, options: &CodecOptions) -> Result<Self, EngineError> {
+        let place = Place::new(&options.device, None)?;
+        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let precision = options.precision.unwrap_or(Precision::F32);
+        let codec = family::random_codec(seed, &place, precision, options.codebooks)?;
         Ok(Self { codec, exec: place.exec(threads)? })
     }
 
@@ -69,6 +80,14 @@ impl Codec {
     /// The codes of a mono recording at [`CodecInfo::input_rate`].
     pub fn encode(&mut self, samples: &[f32]) -> Result<Codes, EngineError> {
         let codes = self.codec.encode(&mut self.exec, samples)?;
+        self.exec.status()?;
+        Ok(codes)
+    }
+
+    /// As [`Codec::encode`], of a recording that comes in blocks: `more` appends the next one, and returns false when
+    /// there are none.
+    pub fn encode_from(&mut self, mut more: impl FnMut(&mut Vec<f32>) -> bool) -> Result<Codes, EngineError> {
+        let codes = self.codec.encode_from(&mut self.exec, &mut more)?;
         self.exec.status()?;
         Ok(codes)
     }

@@ -288,7 +288,7 @@ impl Listener {
             // Whoever names a longest length gets that.
             cut: request.endpoint.max_ms.map_or(frames(LONGEST_MS), |_| usize::MAX),
         };
-        let (partials, progress, pauses) = (request.partials, request.progress, request.pauses);
+        let ListenRequest { partials, progress, pauses, word_ends, drawn, .. } = *request;
         let lane = self.lanes.take(lane)?;
         let waker = self.lanes.waker(lane);
         let inlet = Inlet::new(waker.clone(), about.layout, self.capacity(), about.sample_rate);
@@ -298,7 +298,7 @@ impl Listener {
             outlet: outlet.clone(),
             track,
             rules,
-            tells: Tells { partials, progress, pauses },
+            tells: Tells { partials, progress, pauses, word_ends, drawn },
             chunks_per_step: request.chunks_per_step,
             saved,
         };

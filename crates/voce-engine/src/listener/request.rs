@@ -36,6 +36,14 @@ pub struct ListenRequest {
     pub progress: bool,
     /// Whether to tell how probable pauses are, where the model knows.
     pub pauses: bool,
+    /// Whether to tell where words end, apart from the words, where the model knows.
+    pub word_ends: bool,
+    /// Whether to tell every token that was drawn, of models that draw one in every step.
+    pub drawn: bool,
+    /// How freely tokens are drawn, for models that draw them; 0 takes the best, and the model's own where absent.
+    pub temperature: Option<f32>,
+    /// Of the random numbers they are drawn by.
+    pub seed: Option<u64>,
     /// Chunks that one step may take where more than one waits: 0 chooses what is fastest. The result is the
     /// same either way.
     pub chunks_per_step: usize,
@@ -53,6 +61,10 @@ voce_models::setters! { ListenRequest {
     with_partials(partials: bool),
     with_progress(progress: bool),
     with_pauses(pauses: bool),
+    with_word_ends(word_ends: bool),
+    with_drawn(drawn: bool),
+    with_temperature(temperature: Option<f32>),
+    with_seed(seed: Option<u64>),
     with_chunks_per_step(chunks_per_step: usize),
 } }
 
@@ -70,6 +82,10 @@ impl Default for ListenRequest {
             partials: false,
             progress: false,
             pauses: false,
+            word_ends: false,
+            drawn: false,
+            temperature: None,
+            seed: None,
             chunks_per_step: 0,
         }
     }
@@ -109,6 +125,8 @@ impl ListenRequest {
             hotwords: &self.hotwords,
             lm: self.lm.as_ref(),
             lm_weight: self.lm_weight,
+            temperature: self.temperature,
+            seed: self.seed,
         }
     }
 

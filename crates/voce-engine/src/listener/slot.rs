@@ -41,6 +41,8 @@ pub(super) struct Tells {
     pub partials: bool,
     pub progress: bool,
     pub pauses: bool,
+    pub word_ends: bool,
+    pub drawn: bool,
 }
 
 /// A stream in a slot.
@@ -155,9 +157,28 @@ impl Slot {
         }
     }
 
+    /// The word of the newest certain token has all its tokens.
+    pub(super) fn word_spelled(&mut self) {
+        self.utterance.spell_word(&mut self.told);
+    }
+
     /// The word of the newest certain token is over at a frame.
     pub(super) fn word_ended(&mut self, frame: usize) {
         self.utterance.end_word(frame, &mut self.told);
+        if self.tells.word_ends {
+            self.told.push(Told::WordEnd { at: self.utterance.seconds(frame) });
+        }
+    }
+
+    /// Tells a token that was drawn, where that was asked for.
+    pub(super) fn tell_drawn(&mut self, token: u32) {
+        if !self.tells.drawn {
+            return;
+        }
+        match self.told.last_mut() {
+            Some(Told::Drawn(tokens)) => tokens.push(token),
+            _ => self.told.push(Told::Drawn(vec![token])),
+        }
     }
 
     /// Tells how probable pauses are, where that was asked for.

@@ -121,10 +121,20 @@ impl Utterance {
         self.tell_words(false, told);
     }
 
+    /// The word of the newest certain token has all its tokens; its end may move.
+    pub(super) fn spell_word(&mut self, told: &mut Vec<Told>) {
+        self.tell_words(true, told);
+    }
+
     /// The word of the newest certain token is over at a frame.
     pub(super) fn end_word(&mut self, frame: usize, told: &mut Vec<Told>) {
+        let was_told = self.told == self.tokens.len();
         if let Some(last) = self.tokens.last_mut() {
             last.duration = frame.saturating_sub(last.frame).max(1);
+            if was_told {
+                let end = self.clock.at(last.frame + last.duration);
+                told.push(Told::Ended { end });
+            }
             self.tell_words(true, told);
         }
     }
@@ -340,6 +350,8 @@ mod tests {
             ListenEvent::Endpoint { reason, .. } => reason.name().to_owned(),
             ListenEvent::Progress { .. } => "progress".to_owned(),
             ListenEvent::Pause { .. } => "pause".to_owned(),
+            ListenEvent::WordEnd { .. } => "end".to_owned(),
+            ListenEvent::Drawn(_) => "drawn".to_owned(),
         };
         events.iter().map(text).collect()
     }

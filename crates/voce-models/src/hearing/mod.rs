@@ -346,6 +346,13 @@ pub trait Heed {
     /// Tells that the word of the newest certain token is over at a frame, for models that know.
     fn word_ended(&mut self, slot: usize, frame: usize);
 
+    /// Tells that the word of the newest certain token has all its tokens, for models that know; it ends where
+    /// [`Heed::word_ended`] says later.
+    fn word_spelled(&mut self, _slot: usize) {}
+
+    /// Tells what a model that draws a token in every step drew, whether it says something or not.
+    fn drew(&mut self, _slot: usize, _token: u32) {}
+
     /// Tells how probable the [pauses](HearingInfo::pauses) are after the newest frame.
     fn pauses(&mut self, slot: usize, probabilities: &[f32]);
 }

@@ -54,7 +54,7 @@ pub struct LmState {
     pub(super) tokens: Tokens,
     pub(super) x: Buffer,
     pub(super) logits: Buffer,
-    heads: Buffer,
+    pub(super) heads: Buffer,
     values: usize,
 }
 

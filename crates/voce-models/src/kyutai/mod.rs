@@ -9,6 +9,7 @@ mod frames;
 mod lm;
 pub mod moshi;
 mod names;
+pub mod stt;
 pub mod tts;
 
 pub use conditions::{Condition, Conditions};

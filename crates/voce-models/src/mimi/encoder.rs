@@ -319,6 +319,11 @@ impl MimiEncoder {
 }
 
 impl MimiEncoderState {
+    /// The latents of the last call.
+    pub(super) fn latents(&self) -> &Buffer {
+        &self.latents
+    }
+
     /// Starts a slot anew.
     pub fn reset(&mut self, slot: usize) {
         self.seanet.iter_mut().for_each(|s| s.reset(slot));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voce_nn::{Formats, Loader, WeightError};
-use voce_runtime::{Exec, Span, Tokens};
+use voce_runtime::{Buffer, Exec, Span, Tokens};
 
 use super::encoder::{EncoderParts, MimiEncoder, MimiEncoderState};
 use super::kyutai_config::KyutaiMimiConfig;
@@ -19,6 +19,8 @@ pub struct MimiTokenizer {
 pub struct MimiTokenizerState {
     pub(super) encoder: MimiEncoderState,
     search: SearchState,
+    /// Latents of some frames of a call.
+    some: Buffer,
 }
 
 impl MimiTokenizer {
@@ -62,6 +64,7 @@ impl MimiTokenizer {
         MimiTokenizerState {
             encoder: self.encoder.state_for(slots, frames, slot_frames),
             search: self.search.state(frames),
+            some: Buffer::new(frames, self.encoder.latent_dim()),
         }
     }
 
@@ -79,6 +82,32 @@ impl MimiTokenizer {
         column: usize,
     ) {
         let latents = self.encoder.encode_frames(exec, &mut state.encoder, spans, samples);
+        self.search.search(exec, &mut state.search, latents, rows, tokens, column);
+    }
+
+    /// The first half of [`MimiTokenizer::encode`]: the frames' latents, whose codes are [found](MimiTokenizer::find) later.
+    pub fn begin(&self, exec: &mut Exec, state: &mut MimiTokenizerState, spans: &[Span], samples: &[f32]) {
+        self.encoder.encode_frames(exec, &mut state.encoder, spans, samples);
+    }
+
+    /// Writes the codes of some of the frames that were begun last, by their numbers, to rows of `tokens` from `column`
+    /// on; no row is named twice.
+    pub fn find(
+        &self,
+        exec: &mut Exec,
+        state: &mut MimiTokenizerState,
+        frames: &[usize],
+        rows: &[usize],
+        tokens: &mut Tokens,
+        column: usize,
+    ) {
+        let latents = state.encoder.latents();
+        let latents = if frames.iter().enumerate().all(|(i, &frame)| i == frame) {
+            latents
+        } else {
+            exec.gather_rows(latents, frames, 0, &mut state.some);
+            &state.some
+        };
         self.search.search(exec, &mut state.search, latents, rows, tokens, column);
     }
 

@@ -1,6 +1,7 @@
 //! `voce bench`: how fast a model speaks or hears here, against what the machine could do and other programs.
 
 pub(crate) mod args;
+mod codec;
 mod compare;
 mod crowd;
 mod decode;
@@ -44,6 +45,7 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
     let args = match command {
         BenchCommand::Say(args) => args,
         BenchCommand::Hear(args) => return hear::run(console, &args),
+        BenchCommand::Codec(args) => return codec::run(console, &args),
         BenchCommand::Decode(args) => return decode::run(console, &args),
         BenchCommand::Serve(args) => return serve::run(console, &args),
     };

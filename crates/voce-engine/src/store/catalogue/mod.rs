@@ -5,6 +5,7 @@
 //! file of its own.
 
 mod fastconformer;
+mod kyutai;
 pub mod pocket;
 mod qwen;
 
@@ -288,8 +289,8 @@ pub struct Shape {
 }
 
 /// The families' tables.
-const ENTRIES: [&[Entry]; 3] = [pocket::ENTRIES, qwen::ENTRIES, fastconformer::ENTRIES];
-const SHAPES: [&[Shape]; 3] = [pocket::SHAPES, qwen::SHAPES, &fastconformer::SHAPES];
+const ENTRIES: [&[Entry]; 4] = [pocket::ENTRIES, qwen::ENTRIES, fastconformer::ENTRIES, kyutai::ENTRIES];
+const SHAPES: [&[Shape]; 4] = [pocket::SHAPES, qwen::SHAPES, &fastconformer::SHAPES, kyutai::SHAPES];
 
 /// Models to use when none is named, best first.
 const PREFERRED: [(Task, &[&str]); 2] =

@@ -1,0 +1,8 @@
+//! Kyutai's models from files: the folder of a Hugging Face snapshot as it is published, or Mimi's file alone.
+
+pub(super) mod codec;
+pub(super) mod describe;
+mod files;
+pub(super) mod hearing;
+
+pub(super) use files::{Files, MimiFile};

@@ -1,0 +1,117 @@
+//! What a model of Kyutai's is: parts by the names of its tensors, or by its published shape.
+
+use voce_models::kyutai::{KyutaiConfig, stt};
+use voce_nn::weights::SafetensorsFile;
+use voce_runtime::AttentionKind;
+
+use super::{Files, MimiFile};
+use crate::EngineError;
+use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
+use crate::store::catalogue::Shape;
+use crate::store::{Store, Task};
+
+/// Frames in a second of the published codec.
+const FRAME_RATE: f64 = 12.5;
+/// Parameters of the published codec's encoder with its codebooks.
+const ENCODER_PARAMETERS: u64 = 56_200_000;
+
+fn part(name: &'static str, parameters: u64, role: Role, reads: Option<f64>) -> PartInfo {
+    PartInfo { name, parameters, role, reads_per_second: reads, resident: true }
+}
+
+/// Of a model on this machine.
+pub(in crate::family) fn of_files(
+    description: &mut Description,
+    store: &Store,
+    reference: &str,
+) -> Result<(), EngineError> {
+    if description.identity.task.is_none() {
+        return of_codec(description, &MimiFile::find(store, reference)?);
+    }
+    let files = Files::find(store, reference)?;
+    let (mut layers, mut tables, mut encoder, mut decoder) = (0, 0, 0, 0);
+    for (name, shape) in SafetensorsFile::open(&files.lm)?.tensors() {
+        let is_table = name.starts_with("emb.") || name.starts_with("text_emb.");
+        *(if is_table { &mut tables } else { &mut layers }) += count(shape);
+    }
+    for (name, shape) in SafetensorsFile::open(&files.mimi.path)?.tensors() {
+        let decodes = name.starts_with("decoder") || name.starts_with("upsample");
+        *(if decodes { &mut decoder } else { &mut encoder }) += count(shape);
+    }
+    let (_, mimi) = files.mimi.open()?;
+    description.parts = vec![
+        part("backbone", layers, Role::Backbone, Some(mimi.frame_rate)),
+        part("codec", encoder, Role::Linear, Some(mimi.frame_rate)),
+        part("embeddings", tables, Role::Embedding, None),
+    ];
+    if description.identity.task != Some(Task::Hearing) {
+        description.parts.push(part("decoder", decoder, Role::Conv, Some(mimi.frame_rate)));
+    }
+    fill(description, &files.config, mimi.frame_rate);
+    let rate = mimi.sample_rate;
+    description.facts.push(("audio", format!("{rate} Hz, {} frames a second", mimi.frame_rate)));
+    description.value("sample_rate", rate);
+    Ok(())
+}
+
+fn of_codec(description: &mut Description, file: &MimiFile) -> Result<(), EngineError> {
+    let (_, config) = file.open()?;
+    let total = SafetensorsFile::open(&file.path)?.tensors().map(|(_, shape)| count(shape)).sum();
+    description.parts = vec![part("codec", total, Role::Conv, Some(config.frame_rate))];
+    description.frame_rate = Some(config.frame_rate);
+    let q = &config.quantizer;
+    description.facts.push(("codes", format!("{} codebooks of {} entries", q.n_q, q.bins)));
+    let text = format!("{} Hz, {} frames a second", config.sample_rate, config.frame_rate);
+    description.facts.push(("audio", text));
+    description.value("codebooks", q.n_q);
+    description.value("sample_rate", config.sample_rate);
+    description.value("frame_rate", config.frame_rate);
+    Ok(())
+}
+
+/// Of random weights of a published size.
+pub(in crate::family) fn of_shape(description: &mut Description, shape: &Shape) {
+    let Some((config, _)) = stt::shape(shape.name) else { return };
+    let d = config.backbone();
+    let layer = 4 * d.hidden * d.hidden + 3 * d.hidden * d.ffn + 2 * d.hidden;
+    let heads = config.text_card + config.extra_heads_num_heads * config.extra_heads_dim + 1;
+    let tables = (config.card + 1) * config.n_q + config.text_card + 1;
+    description.parts = vec![
+        part("backbone", (d.layers * layer + heads * d.hidden) as u64, Role::Backbone, Some(FRAME_RATE)),
+        part("codec", ENCODER_PARAMETERS, Role::Linear, Some(FRAME_RATE)),
+        part("embeddings", (tables * d.hidden) as u64, Role::Embedding, None),
+    ];
+    fill(description, &config, FRAME_RATE);
+}
+
+fn fill(description: &mut Description, config: &KyutaiConfig, frame_rate: f64) {
+    let d = config.backbone();
+    description.frame_rate = Some(frame_rate);
+    description.attention = vec![AttentionInfo {
+        name: "backbone",
+        kind: AttentionKind::Causal,
+        heads: d.heads,
+        kv_heads: d.kv_heads,
+        head_dim: d.head_dim,
+        rows: 1,
+        positions: config.context,
+    }];
+    let text = format!("{} layers of {}, {} heads", d.layers, d.hidden, d.heads);
+    description.facts.push(("backbone", text));
+    description.facts.push(("memory", format!("{:.0} s of audio", config.context as f64 / frame_rate)));
+    description.facts.push(("codes", format!("{} codebooks a frame", config.n_q)));
+    if config.extra_heads_num_heads > 0 {
+        description.facts.push(("pauses", format!("{} heads foresee them", config.extra_heads_num_heads)));
+    }
+    if let Some(stt) = config.stt_config {
+        description.facts.push(("delay", format!("{} s", stt.audio_delay_seconds)));
+        description.value("delay_seconds", stt.audio_delay_seconds);
+    }
+    description.value("d_model", d.hidden);
+    description.value("layers", d.layers);
+    description.value("heads", d.heads);
+    description.value("kv_heads", d.kv_heads);
+    description.value("codes", config.n_q);
+    description.value("tokens", config.text_out());
+    description.value("frame_rate", frame_rate);
+}
