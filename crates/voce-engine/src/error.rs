@@ -308,7 +308,9 @@ impl EngineError {
             | EngineError::NoRecogniser(_)
             | EngineError::SpeechConfig { .. } => "bad_config",
             EngineError::NoCodec { .. } => "cannot_run",
-            EngineError::Codec(_) | EngineError::Codebooks { .. } | EngineError::NoCodes { .. } => "bad_codes",
+            EngineError::Codec(_) | EngineError::Codebooks { .. } | EngineError::NoCodes { .. } => {
+                "bad_codes"
+            }
             EngineError::OtherTask { .. } => "other_task",
             EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",

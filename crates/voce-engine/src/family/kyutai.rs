@@ -4,5 +4,6 @@ pub(super) mod codec;
 pub(super) mod describe;
 mod files;
 pub(super) mod hearing;
+pub(super) mod speech;
 
 pub(super) use files::{Files, MimiFile};
