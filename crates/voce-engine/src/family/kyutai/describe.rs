@@ -4,7 +4,7 @@ use voce_models::kyutai::{KyutaiConfig, stt};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::AttentionKind;
 
-use super::{Files, MimiFile};
+use super::Files;
 use crate::EngineError;
 use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
 use crate::store::catalogue::Shape;
@@ -25,9 +25,6 @@ pub(in crate::family) fn of_files(
     store: &Store,
     reference: &str,
 ) -> Result<(), EngineError> {
-    if description.identity.task.is_none() {
-        return of_codec(description, &MimiFile::find(store, reference)?);
-    }
     let files = Files::find(store, reference)?;
     let (mut layers, mut tables, mut encoder, mut decoder) = (0, 0, 0, 0);
     for (name, shape) in SafetensorsFile::open(&files.lm)?.tensors() {
@@ -51,21 +48,6 @@ pub(in crate::family) fn of_files(
     let rate = mimi.sample_rate;
     description.facts.push(("audio", format!("{rate} Hz, {} frames a second", mimi.frame_rate)));
     description.value("sample_rate", rate);
-    Ok(())
-}
-
-fn of_codec(description: &mut Description, file: &MimiFile) -> Result<(), EngineError> {
-    let (_, config) = file.open()?;
-    let total = SafetensorsFile::open(&file.path)?.tensors().map(|(_, shape)| count(shape)).sum();
-    description.parts = vec![part("codec", total, Role::Conv, Some(config.frame_rate))];
-    description.frame_rate = Some(config.frame_rate);
-    let q = &config.quantizer;
-    description.facts.push(("codes", format!("{} codebooks of {} entries", q.n_q, q.bins)));
-    let text = format!("{} Hz, {} frames a second", config.sample_rate, config.frame_rate);
-    description.facts.push(("audio", text));
-    description.value("codebooks", q.n_q);
-    description.value("sample_rate", config.sample_rate);
-    description.value("frame_rate", config.frame_rate);
     Ok(())
 }
 
