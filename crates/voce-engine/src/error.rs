@@ -320,7 +320,8 @@ impl EngineError {
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
-            EngineError::Codebooks { .. } | EngineError::BadRequest { .. }
+            EngineError::Codebooks { .. }
+            | EngineError::BadRequest { .. }
             | EngineError::BadShape { .. }
             | EngineError::Speech(_)
             | EngineError::Dialogue(_) => "bad_request",

@@ -98,7 +98,8 @@ fn every_step_is_the_packages() {
         assert_eq!(heard.drawn, tokens(name), "{name}");
         assert_eq!(heard, hear(&listener, &audio(name), 1 << 20), "{name}: in one piece");
         let json: Value =
-            serde_json::from_str(&std::fs::read_to_string(folder(name).join("messages.json")).unwrap()).unwrap();
+            serde_json::from_str(&std::fs::read_to_string(folder(name).join("messages.json")).unwrap())
+                .unwrap();
         let times = |kind: &str, key: &str| -> Vec<f64> {
             let all = json["messages"].as_array().unwrap().iter();
             all.filter(|m| m["type"] == kind).map(|m| m[key].as_f64().unwrap()).collect()
@@ -129,7 +130,11 @@ fn every_step_is_the_packages() {
         let heads = if name == "stt_heads" { vec![0.5, 1.0, 2.0, 3.0] } else { Vec::new() };
         assert_eq!(listener.info().pauses, heads);
         let frames = if heads.is_empty() { 0 } else { tokens(name).len() - 1 };
-        assert_eq!(heard.pauses.len(), frames, "{name}: a pause for every frame, those of the flush included");
+        assert_eq!(
+            heard.pauses.len(),
+            frames,
+            "{name}: a pause for every frame, those of the flush included"
+        );
     }
 }
 
@@ -142,8 +147,11 @@ fn streams_side_by_side_hear_what_one_hears_alone() {
         let alone: Vec<Heard> = audios.iter().map(|a| hear(&listener, a, 1 << 20)).collect();
         let listener = &listener;
         let together: Vec<Heard> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                audios.iter().enumerate().map(|(i, a)| scope.spawn(move || hear(listener, a, 300 + 50 * i))).collect();
+            let threads: Vec<_> = audios
+                .iter()
+                .enumerate()
+                .map(|(i, a)| scope.spawn(move || hear(listener, a, 300 + 50 * i)))
+                .collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(alone, together, "{name} in {lanes} lanes");

@@ -31,7 +31,8 @@ fn latents_codes_and_samples_are_the_packages() {
         let mut compared = 0;
         let streams_run = if backend::device().is_some() { 1 } else { streams };
         for stream in 0..streams_run {
-            let of = |values: &[f32]| values[stream * values.len() / streams..][..values.len() / streams].to_vec();
+            let of =
+                |values: &[f32]| values[stream * values.len() / streams..][..values.len() / streams].to_vec();
             let (pcm, latent, margin) = (of(&pcm), of(&latent), of(&margin));
             let (quantized, decoded) = (of(&quantized), of(&decoded));
             let codes = &codes[stream * books * frames..][..books * frames];
@@ -60,7 +61,8 @@ fn latents_codes_and_samples_are_the_packages() {
                         shown += 1;
                     }
                 };
-                let heard = decoder.decode_codes_watched(&mut exec, &mut samples, &span, &want, Some(&mut see));
+                let heard =
+                    decoder.decode_codes_watched(&mut exec, &mut samples, &span, &want, Some(&mut see));
                 check(&what, heard, &decoded[t * size..][..size], TOLERANCE);
                 assert_eq!(shown, 1);
             }
@@ -77,7 +79,8 @@ fn slots_that_pause_and_start_anew_are_the_packages() {
         let (mimi, mut exec) = (case.mimi(), backend::exec(2));
         let (size, books, first) = (case.config.frame_size(), case.codebooks(), case.config.quantizer.first);
         let &[frames, slots] = &case.dump.shape("slots/active")[..] else { panic!() };
-        let [pcm, margin, decoded] = ["pcm", "margin", "decoded"].map(|n| case.dump.floats(&format!("slots/{n}")));
+        let [pcm, margin, decoded] =
+            ["pcm", "margin", "decoded"].map(|n| case.dump.floats(&format!("slots/{n}")));
         let [active, reset, codes] =
             ["active", "reset", "codes"].map(|n| case.dump.numbers(&format!("slots/{n}")));
         let (tokenizer, decoder) = (mimi.tokenizer(), mimi.decoder());
@@ -122,8 +125,10 @@ fn fewer_codebooks_are_the_first_ones() {
         let mut exec = backend::exec(1);
         let &[streams, books, frames] = &case.dump.shape("codes")[..] else { panic!() };
         let codes = case.dump.numbers("codes");
-        let codes: Vec<Vec<u32>> =
-            codes[..fewer * frames].chunks_exact(frames).map(|b| b.iter().map(|&c| c as u32).collect()).collect();
+        let codes: Vec<Vec<u32>> = codes[..fewer * frames]
+            .chunks_exact(frames)
+            .map(|b| b.iter().map(|&c| c as u32).collect())
+            .collect();
         let want = case.dump.floats(&format!("decoded_{fewer}"));
         // A file of few codes, decoded by a codec of few codebooks and by one of all.
         for loaded in [fewer, books] {
@@ -289,7 +294,11 @@ fn a_saved_stream_goes_on_elsewhere() {
             tokenizer.restore(&mut exec, &mut other, 2, at, &mut r).unwrap();
             r.finish().unwrap();
             for t in at..at + 3 {
-                assert_eq!(step(&mut exec, &mut state, 0, t), step(&mut exec, &mut other, 2, t), "{name} {at} {t}");
+                assert_eq!(
+                    step(&mut exec, &mut state, 0, t),
+                    step(&mut exec, &mut other, 2, t),
+                    "{name} {at} {t}"
+                );
             }
             let mut r = Reader::new(&bytes, MAGIC).unwrap();
             assert!(tokenizer.restore(&mut exec, &mut other, 2, at + 1, &mut r).is_err());

@@ -209,9 +209,8 @@ fn tokens_are_drawn_by_temperature_and_seed() {
     let audio = case.audio();
     let audio = some(&audio, 5, case.mimi.frame_size());
     let ask = |temperature, seed| TrackRequest { temperature, seed, ..plain() };
-    let mut hear = |temperature, seed, most| {
-        alone_as(&stt, &mut exec, audio, most, &ask(temperature, seed)).drawn
-    };
+    let mut hear =
+        |temperature, seed, most| alone_as(&stt, &mut exec, audio, most, &ask(temperature, seed)).drawn;
     let greedy = hear(None, None, 1);
     assert_eq!(greedy, hear(Some(0.0), Some(5), 4));
     let drawn = hear(Some(1.0), Some(5), 1);

@@ -309,13 +309,7 @@ impl MimiDecoder {
     }
 
     /// The first half of [`MimiDecoder::decode_codes`], after which a device works while the host does something else.
-    pub fn begin_codes(
-        &self,
-        exec: &mut Exec,
-        state: &mut MimiDecoderState,
-        spans: &[Span],
-        codes: &[u32],
-    ) {
+    pub fn begin_codes(&self, exec: &mut Exec, state: &mut MimiDecoderState, spans: &[Span], codes: &[u32]) {
         self.run_codes(exec, state, spans, codes, Watcher(None));
         exec.begin();
     }

@@ -235,7 +235,8 @@ impl MimiEncoder {
         let frames: usize = spans.iter().map(|s| s.rows.div_ceil(frame_size)).sum();
         assert!(frames <= state.max_frames, "{frames} frames in a state for {}", state.max_frames);
         self.run_seanet(exec, state, spans, samples, &mut watch);
-        let MimiEncoderState { seanet, wide, transformer, output, downsample, latents, spans: now, .. } = state;
+        let MimiEncoderState { seanet, wide, transformer, output, downsample, latents, spans: now, .. } =
+            state;
         let rows = now.iter().map(|s| s.rows).sum();
         let out = seanet[1].output();
         match &self.input_proj {

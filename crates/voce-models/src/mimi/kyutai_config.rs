@@ -252,9 +252,11 @@ impl KyutaiMimiConfig {
         let steps = l.shape("downsample.conv.conv.weight").map_or(1, |s| s.last().map_or(1, |k| k / 2));
         let ratios: Vec<usize> = strides.iter().rev().map(|s| s[2] / 2).collect();
         let hop: usize = ratios.iter().product();
-        let books = |part: &str| count(&|i| format!("quantizer.{part}.vq.layers.{i}._codebook.embedding_sum"));
+        let books =
+            |part: &str| count(&|i| format!("quantizer.{part}.vq.layers.{i}._codebook.embedding_sum"));
         let entries = shape("quantizer.rvq_first.vq.layers.0._codebook.embedding_sum", 2)?;
-        let side = |name: &str| l.shape(&format!("quantizer.rvq_first.{name}.weight")).filter(|s| s.len() == 3);
+        let side =
+            |name: &str| l.shape(&format!("quantizer.rvq_first.{name}.weight")).filter(|s| s.len() == 3);
         let d_model = shape(&format!("{transformer}.0.norm1.weight"), 1)?[0];
         let config = Self {
             sample_rate: SAMPLE_RATE,
@@ -351,11 +353,18 @@ impl KyutaiMimiConfig {
         }
         let hop = s.ratios.iter().try_fold(1usize, |all, r| all.checked_mul(*r)).unwrap_or(usize::MAX);
         let wide = s.n_filters.checked_shl(s.ratios.len() as u32).unwrap_or(usize::MAX);
-        if hop > MAX_MIMI_SIZE || wide > MAX_MIMI_SIZE || s.dilation_base.checked_pow(s.n_residual_layers as u32).is_none() {
+        if hop > MAX_MIMI_SIZE
+            || wide > MAX_MIMI_SIZE
+            || s.dilation_base.checked_pow(s.n_residual_layers as u32).is_none()
+        {
             return bad("its convolutions are too wide or too long");
         }
         let in_range = self.frame_rate > 0.0 && (1..=1 << 20).contains(&self.sample_rate);
-        if !in_range || self.frame_size() > MAX_MIMI_SIZE || self.frame_size() != self.steps() * hop || self.steps() == 0 {
+        if !in_range
+            || self.frame_size() > MAX_MIMI_SIZE
+            || self.frame_size() != self.steps() * hop
+            || self.steps() == 0
+        {
             return bad(format!(
                 "frames at {} Hz of {} samples per second are not a whole number of {hop} samples",
                 self.frame_rate, self.sample_rate
@@ -371,7 +380,10 @@ impl KyutaiMimiConfig {
                 t.num_heads, t.d_model
             ));
         }
-        if t.d_model != s.dimension || t.input_dimension != s.dimension || t.output_dimensions != [s.dimension] {
+        if t.d_model != s.dimension
+            || t.input_dimension != s.dimension
+            || t.output_dimensions != [s.dimension]
+        {
             return bad("its transformers are not as wide as its convolutions");
         }
         if t.context < self.steps() {

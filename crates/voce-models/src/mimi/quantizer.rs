@@ -139,8 +139,7 @@ impl SplitSearch {
     ) {
         let count = slots.len();
         let sampling = Sampling::default();
-        let rows: Vec<SampleRow> =
-            slots.iter().map(|&slot| SampleRow { slot, step: 0, sampling }).collect();
+        let rows: Vec<SampleRow> = slots.iter().map(|&slot| SampleRow { slot, step: 0, sampling }).collect();
         for (part, input) in self.books.parts().into_iter().zip(&self.input) {
             if part.is_empty() {
                 continue;
@@ -198,7 +197,8 @@ impl SplitLookup {
     /// Loads `quantizer` for codebooks that were loaded.
     pub fn load(l: &Loader, books: Arc<Codebooks>) -> Result<Self, WeightError> {
         let c = books.config;
-        let output = |part: &str| projection(&l.sub(part).sub("output_proj"), c.output_dimension, c.dimension);
+        let output =
+            |part: &str| projection(&l.sub(part).sub("output_proj"), c.output_dimension, c.dimension);
         Ok(Self { output: [output("rvq_first")?, output("rvq_rest")?], books })
     }
 
@@ -229,8 +229,9 @@ impl SplitLookup {
             if part.is_empty() {
                 continue;
             }
-            let parts: Vec<EmbedPart<'_>> =
-                part.map(|book| EmbedPart { table: &self.books.tables[book], column: column + book }).collect();
+            let parts: Vec<EmbedPart<'_>> = part
+                .map(|book| EmbedPart { table: &self.books.tables[book], column: column + book })
+                .collect();
             let op = EmbedOp { parts: &parts, tokens, slots, place: EveryRow::default() };
             exec.embed(&op, &mut state.sums);
             match output {

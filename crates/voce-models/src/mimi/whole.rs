@@ -67,10 +67,12 @@ impl Codec for Mimi {
 
     fn encode(&self, exec: &mut Exec, samples: &[f32]) -> Result<Codes, CodecError> {
         let mut rest = Some(samples);
-        self.encode_from(exec, &mut |out| rest.take().is_some_and(|all| {
-            out.extend_from_slice(all);
-            true
-        }))
+        self.encode_from(exec, &mut |out| {
+            rest.take().is_some_and(|all| {
+                out.extend_from_slice(all);
+                true
+            })
+        })
     }
 
     fn encode_from(

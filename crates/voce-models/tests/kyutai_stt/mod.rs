@@ -47,7 +47,8 @@ impl Case {
     }
 
     pub fn load(&self, exec: &mut Exec) -> Stt {
-        let open = |name: &str| backend::loader(Arc::new(SafetensorsFile::open(&self.dir.join(name)).unwrap()));
+        let open =
+            |name: &str| backend::loader(Arc::new(SafetensorsFile::open(&self.dir.join(name)).unwrap()));
         let name = self.config.tokenizer_name.as_deref().unwrap();
         let parts = SttParts {
             config: self.config.clone(),

@@ -147,7 +147,10 @@ fn mimi_encodes_and_decodes_with_some_or_all_of_its_codebooks() {
         assert_eq!((said["codebooks"].as_u64(), said["frames"].as_u64()), (Some(8), Some(frames as u64)));
         let run = ["codec", "decode", "--model", arg(model), arg(&out), "-o", arg(&wav), "--json"];
         let said = s.json(&run);
-        assert_eq!((said["frames"].as_u64(), said["sample_rate"].as_u64()), (Some(frames as u64), Some(24_000)));
+        assert_eq!(
+            (said["frames"].as_u64(), said["sample_rate"].as_u64()),
+            (Some(frames as u64), Some(24_000))
+        );
         assert_eq!(std::fs::read(&wav).unwrap().len(), 44 + 2 * 1920 * frames);
     }
     let whole = std::fs::read(&wav).unwrap();
@@ -160,7 +163,8 @@ fn mimi_encodes_and_decodes_with_some_or_all_of_its_codebooks() {
     assert_eq!(fewer.len(), whole.len());
     assert_ne!(fewer, whole);
     for count in ["0", "9"] {
-        let run = ["codec", "encode", "--model", arg(&file), arg(&clip), "-o", arg(&out), "--codebooks", count];
+        let run =
+            ["codec", "encode", "--model", arg(&file), arg(&clip), "-o", arg(&out), "--codebooks", count];
         let (code, text) = s.fails(&run);
         assert_eq!(code, 2, "{text}");
         assert!(text.contains("this codec has 8"), "{text}");

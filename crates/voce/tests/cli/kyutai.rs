@@ -40,7 +40,8 @@ fn a_recording_has_the_packages_tokens_in_every_step() {
         let text = String::from_utf8(output.stdout).unwrap();
         let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let of = |kind: &str| events.iter().filter(|e| e["type"] == kind).collect::<Vec<_>>();
-        let drawn: Vec<&Value> = of("tokens").into_iter().flat_map(|e| e["tokens"].as_array().unwrap()).collect();
+        let drawn: Vec<&Value> =
+            of("tokens").into_iter().flat_map(|e| e["tokens"].as_array().unwrap()).collect();
         assert_eq!(drawn.len(), want.len(), "{name}");
         let pauses = of("pause");
         assert_eq!(pauses.len(), want.len() - 1, "{name}: one for each frame");

@@ -102,7 +102,10 @@ impl MimiFile {
         let located = store.find(reference)?;
         let [path] = &located.weights[..] else {
             let tried = located.root.display().to_string();
-            return Err(EngineError::MissingFile { name: "the one .safetensors file of a Mimi".into(), tried });
+            return Err(EngineError::MissingFile {
+                name: "the one .safetensors file of a Mimi".into(),
+                tried,
+            });
         };
         let config = Some(located.root.join(MIMI_CONFIG)).filter(|path| path.is_file());
         Ok(Self { path: path.clone(), config })
@@ -222,15 +225,19 @@ mod tests {
         let d = copy("stt_heads");
         let path = d.path().join("config.json");
         let text = std::fs::read_to_string(&path).unwrap();
-        for (name, says) in [("../mimi.safetensors", "outside"), ("/etc/passwd", "outside"), ("", "outside")] {
+        for (name, says) in [("../mimi.safetensors", "outside"), ("/etc/passwd", "outside"), ("", "outside")]
+        {
             std::fs::write(&path, text.replace("mimi-small@1.safetensors", name)).unwrap();
             assert!(message(d.path()).contains(says), "{name}");
         }
         std::fs::write(&path, text.replace("rms_norm_f32", "layer_norm")).unwrap();
         assert!(message(d.path()).contains("layer_norm"));
         std::fs::write(&path, &text).unwrap();
-        std::fs::copy(fixture("stt_late/tokenizer_small_40.model"), d.path().join("tokenizer_small_48.model"))
-            .unwrap();
+        std::fs::copy(
+            fixture("stt_late/tokenizer_small_40.model"),
+            d.path().join("tokenizer_small_48.model"),
+        )
+        .unwrap();
         let error = Files::find(&store(), d.path().to_str().unwrap()).unwrap().tokenizer().unwrap_err();
         assert!(error.to_string().contains("48") && error.to_string().contains("40"), "{error}");
     }

@@ -39,8 +39,15 @@ pub(in crate::family) fn open(
         place.loader(loader)
     };
     let lm = loader(files.weights()?);
-    let parts =
-        SttParts { config: files.config, mimi, tokenizer, delay: None, temperature: None, precision, formats };
+    let parts = SttParts {
+        config: files.config,
+        mimi,
+        tokenizer,
+        delay: None,
+        temperature: None,
+        precision,
+        formats,
+    };
     let model = Stt::load(parts, &lm, &loader(mimi_weights), &mut place.exec(default_threads())?)?;
     Ok(OpenedHearing { hearing: Arc::new(model), packed })
 }
@@ -52,7 +59,8 @@ pub(in crate::family) fn random(
     place: &Place,
     precision: Precision,
 ) -> Result<OpenedHearing, EngineError> {
-    let (config, mimi) = stt::shape(shape.name).ok_or_else(|| crate::unknown_shape(Task::Hearing, shape.name))?;
+    let (config, mimi) =
+        stt::shape(shape.name).ok_or_else(|| crate::unknown_shape(Task::Hearing, shape.name))?;
     let loader = |source| place.loader(Loader::new(source));
     let parts = SttParts {
         tokenizer: plain_tokenizer(config.text_out()),

@@ -7,7 +7,12 @@ use super::{Entry, Extra, Family, Repo, Shape, Source, Task};
 const MIMI: u64 = 96_150;
 
 /// A recogniser of `thousands` thousand parameters stored as bf16, its codec not counted.
-const fn hearing(alias: &'static str, also: &'static [&'static str], languages: &'static [&'static str], thousands: u64) -> Entry {
+const fn hearing(
+    alias: &'static str,
+    also: &'static [&'static str],
+    languages: &'static [&'static str],
+    thousands: u64,
+) -> Entry {
     Entry {
         alias,
         also,

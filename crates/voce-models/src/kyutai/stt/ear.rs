@@ -190,7 +190,8 @@ impl SttEar {
                 self.heads.row(row).chunks_exact(values).map(first_of_softmax).collect();
             heed.pauses(slot, &probabilities);
         }
-        let token = heard.frame.map(|frame| Token { id: token, frame, duration: 1, log_prob: 0.0, confidence: 1.0 });
+        let token =
+            heard.frame.map(|frame| Token { id: token, frame, duration: 1, log_prob: 0.0, confidence: 1.0 });
         // Frames whose text is known by now.
         let done = is_audio && frames > self.model.delay + prefix;
         let heard = Heard { frames: usize::from(done), certain: token.as_slice(), guess: &[] };

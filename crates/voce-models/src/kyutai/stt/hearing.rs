@@ -88,12 +88,7 @@ fn steps(seconds: f64, rate: f64) -> usize {
 
 impl Stt {
     /// Loads the language model and the codec's encoder.
-    pub fn load(
-        parts: SttParts,
-        lm: &Loader,
-        mimi: &Loader,
-        exec: &mut Exec,
-    ) -> Result<Self, WeightError> {
+    pub fn load(parts: SttParts, lm: &Loader, mimi: &Loader, exec: &mut Exec) -> Result<Self, WeightError> {
         let SttParts { config, mimi: mimi_config, tokenizer, delay, temperature, precision, formats } = parts;
         let fingerprint = fingerprint(&config, &mimi_config, [lm, mimi], precision, formats)?;
         let stt = config.stt_config.unwrap_or_default();
@@ -232,7 +227,8 @@ impl Hearing for Stt {
             return Err(HearingError::Language { asked: language.to_owned(), has: Vec::new() });
         }
         let before = saved.map(SttEar::saved_wish).transpose()?;
-        let temperature = ask.temperature.or(before.map(|w| w.sampling.temperature)).unwrap_or(model.temperature);
+        let temperature =
+            ask.temperature.or(before.map(|w| w.sampling.temperature)).unwrap_or(model.temperature);
         let seed = ask.seed.or(before.map(|w| w.sampling.seed)).unwrap_or_default();
         let top_k = model.lm.config().lm_gen_config.top_k_text.unwrap_or(TOP_K);
         let wish = Wish { sampling: Sampling { temperature, top_k, seed, ..Sampling::default() } };
@@ -276,7 +272,11 @@ impl Hearing for Stt {
         // The widest rows of a frame's convolutions, what is made of them, and both in the weights' format.
         let frame = (6 * model.info.frame_size * s.n_filters + 2 * model.mimi_config.quantizer.bins) * F32;
         let past = 16 * s.dimension * F32 * 64;
-        Footprint { slot: ring.bytes() + model.mimi.encoder().slot_bytes() + row + past, frame, fixed: TABLES }
+        Footprint {
+            slot: ring.bytes() + model.mimi.encoder().slot_bytes() + row + past,
+            frame,
+            fixed: TABLES,
+        }
     }
 
     fn fingerprint(&self) -> u64 {

@@ -46,7 +46,11 @@ impl SttEar {
         let cache = &self.lm.decoder.cache;
         let values = exec.read_cache(cache, i, self.kept(position));
         // Values were rounded when they were written: the upper half is all of them.
-        if cache.spec().format == KvFormat::F32 { w.values(&values) } else { w.halves(&values) }
+        if cache.spec().format == KvFormat::F32 {
+            w.values(&values)
+        } else {
+            w.halves(&values)
+        }
         w.into_bytes()
     }
 
