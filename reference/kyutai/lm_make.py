@@ -20,7 +20,7 @@ CASES = {
     "lm_heads": dict(COMMON, dim=32, text_card=40, n_q=4, delays=[0] * 5, num_heads=2, num_layers=2, context=10,
                      max_period=100000.0, extra_heads_num_heads=4, extra_heads_dim=6),
     # Other widths, exactly four times the width, layer scales, delays, a value for a table of conditions.
-    "lm_plain": dict(COMMON, dim=48, text_card=21, n_q=3, delays=[0, 0, 1, 2], num_heads=3, num_layers=3, context=7,
+    "lm_plain": dict(COMMON, dim=36, text_card=21, n_q=3, delays=[0, 0, 1, 2], num_heads=3, num_layers=2, context=7,
                      hidden_scale=4.0, max_period=10000.0, layer_scale=0.1,
                      conditioners={"mood": {"type": "lut", "lut": {"n_bins": 3, "dim": 5, "tokenizer": "noop",
                                                                    "possible_values": ["low", "high"]}}},
@@ -68,6 +68,7 @@ def main():
     args.add_argument("--steps", type=int, default=24)
     a = args.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(a.seed)
     for name, config in CASES.items():
         print(name, "least margin", make(a.out, name, config, a.seed, a.steps))
 

@@ -63,6 +63,7 @@ def main():
     args.add_argument("--steps", type=int, default=22)
     a = args.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(a.seed)
     for name, config in CASES.items():
         print(name, "least margin", make(a.out, name, config, a.seed, a.steps))
 

@@ -68,7 +68,12 @@ impl Partner for EchoSlots {
             let said = before.iter().map(|s| s * *scale).collect();
             *before = heard.to_vec();
             *frames += 1;
-            self.made.push(Uttered { samples: said, text: format!("{frames} "), ended: *frames == 1000 });
+            self.made.push(Uttered {
+                samples: said,
+                text: format!("{frames} "),
+                ended: *frames == 1000,
+                ..Uttered::default()
+            });
         }
     }
 

@@ -92,6 +92,8 @@ pub struct Uttered {
     pub samples: Vec<f32>,
     /// Text that was completed by now.
     pub text: String,
+    /// The text token and the codes of the frame, for models that draw such; empty while there is no frame.
+    pub tokens: Vec<u32>,
     /// The conversation is over.
     pub ended: bool,
 }

@@ -83,15 +83,14 @@ impl CrossState {
     }
 }
 
-/// Keys and values of a source for all layers, in a cache of one slot.
+/// Writes keys and values of a source for all layers to a cache of one slot.
 pub(crate) fn look_at<'a>(
     exec: &mut Exec,
     layers: impl Iterator<Item = Option<&'a Cross>> + Clone,
     source: &Buffer,
-    spec: KvSpec,
+    cache: &mut KvCache,
     heads: usize,
-) -> KvCache {
-    let mut cache = KvCache::new(spec);
+) {
     let (count, hidden) = (source.rows(), source.cols());
     let mut rows = Buffer::new(SOURCE_ROWS, hidden);
     let mut qkv = Buffer::new(SOURCE_ROWS, 3 * hidden);
@@ -106,7 +105,7 @@ pub(crate) fn look_at<'a>(
             let op = AttentionOp {
                 qkv: &qkv,
                 spans: &[Span { slot: 0, rows: n }],
-                cache: &mut cache,
+                cache,
                 layer,
                 heads,
                 window: None,
@@ -119,5 +118,4 @@ pub(crate) fn look_at<'a>(
         from += n;
     }
     exec.begin();
-    cache
 }

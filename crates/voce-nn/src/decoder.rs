@@ -257,10 +257,18 @@ impl Decoder {
     }
 
     /// Keys and values of a source for all layers, in a cache of one slot: what [`CrossState::cache`] takes copies of.
-    pub fn look_at(&self, exec: &mut Exec, source: &Buffer) -> KvCache {
-        let spec = self.source_spec(1, source.rows());
+    /// `base` has those of a source that only differs in its first rows, which are then all of `source`.
+    pub fn look_at(&self, exec: &mut Exec, source: &Buffer, base: Option<&KvCache>) -> KvCache {
+        let positions = base.map_or(source.rows(), |base| base.position(0).max(source.rows()));
+        let mut cache = KvCache::new(self.source_spec(1, positions));
+        if let Some(base) = base {
+            exec.copy_prefix(&mut cache, 0, base, 0, base.position(0));
+            cache.reset(0);
+        }
         let layers = self.layers.iter().map(|l| l.cross.as_ref());
-        cross::look_at(exec, layers, source, spec, self.config.heads)
+        cross::look_at(exec, layers, source, &mut cache, self.config.heads);
+        cache.advance(0, positions - source.rows());
+        cache
     }
 
     /// The norm after the layers, as the first part of a product.

@@ -83,7 +83,7 @@ impl Work for TalkWork {
         self.pulse.end(Stage::Model, took, self.stepped.len(), self.stepped.iter().copied());
         let share = took / self.stepped.len() as u32;
         for k in 0..self.stepped.len() {
-            let (i, Uttered { samples, text, ended }) =
+            let (i, Uttered { samples, text, ended, tokens: _ }) =
                 (self.stepped[k], std::mem::take(&mut self.uttered[k]));
             let Some(line) = &self.slots[i] else { continue };
             line.record(|s| {

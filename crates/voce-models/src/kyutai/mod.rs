@@ -2,10 +2,12 @@
 
 mod conditions;
 mod config;
+mod delays;
 mod depth;
 mod embedding;
 mod frames;
 mod lm;
+pub mod moshi;
 mod names;
 pub mod stt;
 pub mod tts;

@@ -55,6 +55,12 @@ pub trait Speech: Send + Sync {
     /// A voice.
     fn voice(&self, exec: &mut Exec, from: VoiceSource<'_>) -> Result<Voice, VoiceError>;
 
+    /// One voice of several, for families whose speakers take turns.
+    fn together(&self, exec: &mut Exec, voices: &[Voice]) -> Result<Voice, VoiceError> {
+        let _ = (exec, voices);
+        Err(VoiceError::Unsupported { family: self.info().family, option: "several voices" })
+    }
+
     /// Whether a voice was made for this model, at this precision.
     fn fits(&self, voice: &Voice) -> bool;
 
@@ -125,10 +131,23 @@ pub struct Line {
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
+    /// Its words, for families that speak word by word; their tokens follow each other in `tokens`.
+    pub words: Vec<LineWord>,
     /// Frames to speak after the model has said that it is done.
     pub tail: usize,
     /// Whether more text may follow for the same slot.
     pub open: bool,
+}
+
+/// A word of a line, or a break in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineWord {
+    /// The word; empty for a break.
+    pub text: String,
+    /// Tokens that it is.
+    pub tokens: usize,
+    /// Steps that pass before the next word may start.
+    pub pause: usize,
 }
 
 /// A line that takes a slot.

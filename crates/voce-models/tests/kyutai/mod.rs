@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::backend;
 use voce_models::kyutai::{KyutaiConfig, NONE};
+use voce_models::mimi::{KyutaiMimiConfig, Mimi};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, Precision, Weights};
 
@@ -36,6 +37,15 @@ impl Case {
             dump: open("dump.safetensors"),
             dir,
         }
+    }
+
+    /// The codec of a whole folder, with this many codebooks.
+    pub fn mimi(&self, codebooks: usize) -> Mimi {
+        let text = std::fs::read_to_string(self.dir.join("mimi_config.json")).unwrap();
+        let source: Arc<dyn Weights> =
+            Arc::new(SafetensorsFile::open(&self.dir.join("mimi.safetensors")).unwrap());
+        let config = KyutaiMimiConfig::from_json(&text).unwrap();
+        Mimi::load(&backend::loader(source), &config, codebooks, self.formats).unwrap()
     }
 
     /// A dumped tensor's values.

@@ -4,7 +4,9 @@ use super::driver::{Address, Shape};
 use super::queue::Args;
 use super::rows::numbers;
 use super::{Cuda, Plain, bytes, program};
-use crate::exec::{BranchOp, Buffer, EmbedOp, EmbedPart, HeadNormOp, Rope, RopeStyle, Tokens, Vector};
+use crate::exec::{
+    BranchOp, Buffer, EmbedOp, EmbedPart, HeadNormOp, Rope, RopeStyle, TokenMove, Tokens, Vector,
+};
 
 /// Threads of a block that takes tokens or heads.
 const THREADS: u32 = 256;
@@ -36,6 +38,17 @@ pub(crate) struct BranchTokensArgs {
     column: u32,
     each: u32,
     count: u32,
+}
+
+/// Arguments of `move_tokens`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MoveTokensArgs {
+    moves: Address,
+    from: Address,
+    to: Address,
+    count: u32,
+    pad: u32,
 }
 
 /// A table: see `tokens.cu`.
@@ -92,6 +105,8 @@ unsafe impl Args for PutTokensArgs {}
 // SAFETY: as above.
 unsafe impl Args for BranchTokensArgs {}
 // SAFETY: as above.
+unsafe impl Args for MoveTokensArgs {}
+// SAFETY: as above.
 unsafe impl Args for EmbedArgs {}
 // SAFETY: as above.
 unsafe impl Args for HeadNormArgs {}
@@ -126,6 +141,20 @@ impl Cuda {
         };
         let grid = [(values.len() as u32).div_ceil(THREADS), 1, 1];
         self.queue.launch(program::PUT_TOKENS, Shape { grid, block: THREADS, shared: 0 }, &args);
+    }
+
+    pub(crate) fn move_tokens(&mut self, from: &Tokens, moves: &[TokenMove], to: &Tokens) {
+        let place = |tokens: &Tokens, [row, column]: [usize; 2]| (row * tokens.cols() + column) as u32;
+        let places: Vec<u32> = moves.iter().flat_map(|m| [place(from, m.from), place(to, m.to)]).collect();
+        let args = MoveTokensArgs {
+            moves: self.queue.table(&places),
+            from: self.tokens(from),
+            to: self.tokens(to),
+            count: moves.len() as u32,
+            pad: 0,
+        };
+        let grid = [(moves.len() as u32).div_ceil(THREADS), 1, 1];
+        self.queue.launch(program::MOVE_TOKENS, Shape { grid, block: THREADS, shared: 0 }, &args);
     }
 
     pub(crate) fn branch_tokens(&mut self, op: &BranchOp<'_>, tokens: &Tokens, each: usize) {

@@ -25,6 +25,19 @@ KERNEL(branch_tokens, BranchTokensArgs, 256) {
     row[a.column + i % a.each] = at<const u32>(row[a.drawn] == a.key ? a.then : a.otherwise)[i];
 }
 
+struct MoveTokensArgs {
+    u64 moves, from, to;
+    u32 count, pad;
+};
+
+// Words by their places in both lists.
+KERNEL(move_tokens, MoveTokensArgs, 256) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.count) return;
+    const uint2 places = at<const uint2>(a.moves)[i];
+    at<u32>(a.to)[places.y] = at<const u32>(a.from)[places.x];
+}
+
 struct EmbedPart {
     u64 rows;
     u32 count, stride, column, narrow;
