@@ -40,7 +40,7 @@ use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Replicas, Served, Watched};
 use crate::core::telemetry::Telemetry;
 
-/// Samples per second that recognisers take.
+/// Samples per second that recognisers take as a rule.
 pub const SAMPLE_RATE: u32 = 16_000;
 
 /// What a client asks of a recogniser.
@@ -94,8 +94,13 @@ pub struct EarInfo {
 #[error("the recogniser has stopped listening")]
 pub struct HungUp;
 
-/// The way in of a stream: mono, [`SAMPLE_RATE`], bounded.
+/// The way in of a stream: mono, bounded.
 pub trait AudioIn: Send {
+    /// Samples per second that it takes.
+    fn rate(&self) -> u32 {
+        SAMPLE_RATE
+    }
+
     /// Takes what there is room for, and says how much that was.
     fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp>;
 
