@@ -169,6 +169,27 @@ fn more_than_there_are_slots_are_refused_until_a_reader_goes() {
 }
 
 #[test]
+fn a_reader_that_goes_at_once_leaves_no_slot_taken() {
+    let talker = Echo::talker(1);
+    for i in 0..200 {
+        let (mut sender, stream) = talker.talk(&TalkRequest::default()).unwrap();
+        drop(stream);
+        // The sender is still there, and is told when the slot is free.
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        while sender.poll_hung_up(&mut cx).is_pending() {
+            std::thread::yield_now();
+        }
+        assert!(
+            talker.talk(&TalkRequest::default()).is_ok_and(|(_, stream)| stream.stats().frames == 0),
+            "{i}"
+        );
+        while matches!(talker.talk(&TalkRequest::default()), Err(EngineError::Busy(_))) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn a_reader_that_does_not_read_pauses_its_own_conversation() {
     let talker = Echo::talker(2);
     let (mut slow, mut unread) = talker.talk(&TalkRequest::default()).unwrap();

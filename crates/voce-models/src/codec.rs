@@ -2,6 +2,8 @@
 
 use voce_runtime::Exec;
 
+use crate::speech::{Vocoder, VocoderRoom};
+
 /// What a codec is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecInfo {
@@ -112,6 +114,11 @@ pub trait Codec: Send + Sync {
         codes: &Codes,
         give: &mut dyn FnMut(&[f32]) -> bool,
     ) -> Result<(), CodecError>;
+
+    /// Slots that decode frames as they come; none where it takes whole recordings alone.
+    fn vocoder(&self, _room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
+        None
+    }
 }
 
 #[cfg(test)]

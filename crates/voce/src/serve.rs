@@ -4,6 +4,7 @@
 mod broken;
 mod check;
 mod models;
+mod moshi;
 mod moshi_config;
 mod settings;
 
@@ -174,11 +175,18 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         limits: limits(settings)?,
         wyoming,
         voice_changes: !settings.fixed_voices,
-        asr_paths: settings.asr_path.clone(),
-        tts_paths: settings.tts_path.clone(),
+        mounts: models::mounts(settings),
+        static_dir: static_dir(settings),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
     })
+}
+
+/// The folder of a configuration's own pages, where it is there.
+fn static_dir(settings: &Settings) -> Option<PathBuf> {
+    let folder = settings.modules.static_dir.as_deref()?;
+    let folder = PathBuf::from(moshi::files::with_variables(folder, |name| std::env::var(name).ok()));
+    folder.is_dir().then_some(folder)
 }
 
 /// Where Wyoming listens. It has no keys, so that a port alone is on this machine where the server has some.

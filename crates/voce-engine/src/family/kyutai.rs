@@ -2,6 +2,7 @@
 
 pub(super) mod codec;
 pub(super) mod describe;
+pub(super) mod dialogue;
 mod files;
 pub(super) mod hearing;
 pub(super) mod speech;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use voce_models::codec::Codec;
+use voce_models::dialogue::Dialogue;
 use voce_models::hearing::Hearing;
 use voce_models::speech::Speech;
 use voce_nn::{PackedCache, Precision};
@@ -105,6 +106,28 @@ pub(crate) fn random_hearing(
         Family::FastConformer => fastconformer::random(shape, seed, place, precision),
         Family::Kyutai => kyutai::hearing::random(shape, seed, place, precision),
         Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
+    }
+}
+
+/// A model that holds conversations, as its files gave it.
+pub(crate) struct OpenedDialogue {
+    pub dialogue: Arc<dyn Dialogue>,
+    /// Packed weights that are to be kept.
+    pub packed: Option<Arc<PackedCache>>,
+}
+
+/// Opens a model that holds conversations; one that does not says what it is.
+pub(crate) fn open_dialogue(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedDialogue, EngineError> {
+    let identity = store.identify(reference)?;
+    identity.require(Task::Dialogue)?;
+    match identity.family {
+        Family::Kyutai => kyutai::dialogue::open(store, reference, place, precision),
+        Family::FastConformer | Family::Qwen | Family::Pocket => Err(identity.not_yet()),
     }
 }
 

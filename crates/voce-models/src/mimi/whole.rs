@@ -10,7 +10,9 @@ use super::kyutai_config::KyutaiMimiConfig;
 use super::names::published;
 use super::quantizer::{Codebooks, SplitLookup};
 use super::tokenizer::MimiTokenizer;
+use super::vocoder::MimiVocoder;
 use crate::codec::{Codec, CodecError, CodecInfo, Codes};
+use crate::speech::{Vocoder, VocoderRoom};
 
 /// Frames that go through at a time: enough rows for each reading of the weights, few enough for the caches.
 const GROUP: usize = 8;
@@ -20,7 +22,7 @@ pub const MAX_MIMI_SECONDS: usize = 24 * 3600;
 /// A whole Mimi.
 pub struct Mimi {
     tokenizer: MimiTokenizer,
-    decoder: MimiDecoder,
+    decoder: Arc<MimiDecoder>,
     info: CodecInfo,
 }
 
@@ -35,7 +37,7 @@ impl Mimi {
         let l = &published(l);
         let books = Arc::new(Codebooks::load(&l.sub("quantizer"), &config.quantizer, codebooks)?);
         let lookup = SplitLookup::load(&l.sub("quantizer"), books.clone())?;
-        let decoder = MimiDecoder::of_codes(l, config, f, lookup)?;
+        let decoder = Arc::new(MimiDecoder::of_codes(l, config, f, lookup)?);
         let info = CodecInfo {
             title: "Mimi",
             input_rate: config.sample_rate,
@@ -141,5 +143,9 @@ impl Codec for Mimi {
             }
         }
         Ok(())
+    }
+
+    fn vocoder(&self, room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
+        Some(Box::new(MimiVocoder::new(self.decoder.clone(), room)))
     }
 }

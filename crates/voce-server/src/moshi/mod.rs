@@ -1,8 +1,11 @@
 //! moshi-server's routes: MessagePack over WebSockets, files by POST, and what its dashboards read.
 
 pub(crate) mod asr;
+pub(crate) mod chat;
 pub(crate) mod info;
 mod pauses;
+pub(crate) mod rooms;
+mod tags;
 pub(crate) mod tts;
 mod wire;
 

@@ -1,6 +1,7 @@
 //! A speaker with the voices that it has ready.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voce_engine::stage::weight_bytes;
@@ -22,6 +23,8 @@ pub(super) struct Manner {
     pub(super) voice: Option<String>,
     /// Other names of voices.
     pub(super) aliases: Vec<(String, String)>,
+    /// Voices beside the model's own, by name, in files.
+    pub(super) files: BTreeMap<String, PathBuf>,
     pub(super) owners: Owners,
 }
 
@@ -31,6 +34,7 @@ impl Manner {
             request: options.request.clone(),
             voice: options.voice.clone(),
             aliases: options.voice_aliases.clone(),
+            files: options.voice_files.clone(),
             owners: Owners::new(store.clone()),
         }
     }
@@ -61,6 +65,7 @@ impl Loaded {
     pub(super) fn voice_names(&self, caller: &Caller) -> Vec<String> {
         let mut names = self.speaker.voice_names();
         names.retain(|name| self.manner.owners.may_use(name, caller));
+        names.extend(self.manner.files.keys().cloned());
         names
     }
 
@@ -83,8 +88,10 @@ impl Loaded {
         let alias = |v| self.manner.aliases.iter().find(|(alias, _)| alias == v);
         let asked = asked.map(|v| alias(v).map_or(v, |(_, name)| name.as_str()));
         let known = self.speaker.voice_names();
-        let is_known =
-            |name: &str| known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller);
+        let is_known = |name: &str| {
+            self.manner.files.contains_key(name)
+                || (known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller))
+        };
         // Voices of a model's own are found whatever the case of their names.
         let lower = asked.map(str::to_lowercase).filter(|lower| is_known(lower));
         let name = match asked {
@@ -100,7 +107,8 @@ impl Loaded {
         if let Some(voice) = self.voices().get(&name) {
             return Ok(voice.clone().into());
         }
-        let voice = self.speaker.voice(&name)?;
+        let file = self.manner.files.get(&name).map(|path| path.display().to_string());
+        let voice = self.speaker.voice(file.as_deref().unwrap_or(&name))?;
         let mut cache = self.voices();
         if cache.len() >= limits::VOICE_CACHE {
             cache.clear();
@@ -134,7 +142,8 @@ impl Model for Loaded {
     }
 }
 
-fn random_seed() -> u64 {
+/// A seed short enough to type; the standard library's hash keys are random in every process.
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _};
     std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
 }

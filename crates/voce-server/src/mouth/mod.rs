@@ -4,6 +4,8 @@ mod clip;
 mod loaded;
 mod utterance;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use loaded::{Loaded, Manner};
 use utterance::Told;
 
 pub(crate) use clip::Clip;
+pub(crate) use loaded::random_seed;
 pub(crate) use utterance::Utterance;
 
 /// Opens a speaker; called again when its model was unloaded or died.
@@ -48,6 +51,8 @@ pub struct MouthOptions {
     pub voice: Option<String>,
     /// Other names of voices.
     pub voice_aliases: Vec<(String, String)>,
+    /// Voices beside the model's own, by name, in files.
+    pub voice_files: BTreeMap<String, PathBuf>,
     /// What requests start from: sampling, and how many chunks of one text run side by side.
     pub request: SpeakRequest,
 }
@@ -65,6 +70,7 @@ impl MouthOptions {
             keep_alive: None,
             voice: None,
             voice_aliases: Vec::new(),
+            voice_files: BTreeMap::new(),
             // One chunk at a time: a long text must not take the slots of others.
             request: SpeakRequest::default().with_lockstep(1),
         }

@@ -15,10 +15,10 @@ use super::Mouth;
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
-use crate::core::limits::SLOWEST_READER;
 use crate::core::metrics::{Kind, ModelLabel};
 use crate::core::models::Seat;
 use crate::core::otlp::Field;
+use crate::core::reader::Reader;
 use crate::core::trace::{StreamEnd, StreamTrace};
 
 /// What is told of a request beside its audio.
@@ -87,27 +87,6 @@ pub(crate) struct Utterance {
     idle: Idle,
 }
 
-/// How slowly speech is taken: time that the reader takes is a debt, and what it takes pays for it.
-struct Reader {
-    /// When the last samples were given.
-    given: Option<Instant>,
-    debt: Duration,
-    grace: Duration,
-}
-
-impl Reader {
-    /// The reader asks for more, this long after it was given something. Whether it is too slow.
-    fn asks(&mut self, took: Duration) -> bool {
-        self.debt += took;
-        self.debt > self.grace
-    }
-
-    /// The reader is given speech of this length.
-    fn takes(&mut self, length: Duration) {
-        self.debt = self.debt.saturating_sub(length.mul_f64(SLOWEST_READER));
-    }
-}
-
 /// Whether nothing is said because no text comes. Looked at once in a while.
 struct Idle {
     patience: Duration,
@@ -129,7 +108,7 @@ impl Utterance {
         let limits = &mouth.budget.limits;
         let alarm = Box::pin(tokio::time::sleep(limits.slot_idle));
         Self {
-            reader: Reader { given: None, debt: Duration::ZERO, grace: limits.reader_grace },
+            reader: Reader::new(limits.reader_grace),
             idle: Idle { patience: limits.slot_idle, alarm, samples: 0 },
             stream,
             rate,
@@ -161,8 +140,7 @@ impl Utterance {
 
     /// As [`Utterance::next`], for streams.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<f32>, ServerError>>> {
-        let took = self.reader.given.take().map_or(Duration::ZERO, |given| given.elapsed());
-        if self.reader.asks(took) && !self.ended {
+        if self.reader.asks() && !self.ended {
             self.mouth.metrics.cancel("slow_reader");
             return Poll::Ready(Some(Err(self.fail(ServerError::SlowReader))));
         }
@@ -235,7 +213,6 @@ impl Utterance {
         };
         self.playing = Some(until + length);
         self.reader.takes(length);
-        self.reader.given = Some(now);
         self.waited = false;
         self.samples += samples;
     }
@@ -257,28 +234,5 @@ impl Drop for Utterance {
         let error = self.told.error.or((!self.ended).then_some("client_gone"));
         self.told.end(&stats, self.samples as f64 / f64::from(self.rate), self.permit.take_waited(), error);
         self.mouth.replicas.left();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn speech_is_taken_at_half_of_its_speed_at_least() {
-        let ms = Duration::from_millis;
-        let reader = |per_frame: u64| {
-            let mut reader = Reader { given: None, debt: Duration::ZERO, grace: ms(1000) };
-            // Frames of 80 ms.
-            (0..1000).position(|_| {
-                reader.takes(ms(80));
-                reader.asks(ms(per_frame))
-            })
-        };
-        assert_eq!((reader(0), reader(80), reader(160)), (None, None, None));
-        // Ten milliseconds of each frame are missing.
-        assert_eq!(reader(170), Some(84));
-        // One who pauses for longer than the grace is not waited for.
-        assert_eq!(reader(1001), Some(0));
     }
 }

@@ -20,7 +20,7 @@ use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions};
 use voce_server::ears::{EarOptions, Hears, OpenListener, Recogniser};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
 use voce_server::partner::PartnerOptions;
-use voce_server::{Ended, Models, Server, ServerOptions};
+use voce_server::{Ended, Models, RoomsOptions, Server, ServerOptions};
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
 pub(crate) fn model(name: &str) -> PathBuf {
@@ -56,6 +56,7 @@ pub(crate) struct Setup {
     pub(crate) others: Vec<EarOptions>,
     /// Models that hold conversations.
     pub(crate) partners: Vec<PartnerOptions>,
+    pub(crate) rooms: Vec<RoomsOptions>,
 }
 
 /// Opens a voice with the server's store.
@@ -81,6 +82,7 @@ impl Default for Setup {
             hear_slots: 4,
             others: Vec::new(),
             partners: Vec::new(),
+            rooms: Vec::new(),
         }
     }
 }
@@ -151,6 +153,7 @@ impl Setup {
         }
         models.ears.extend(self.others);
         models.partners = self.partners;
+        models.rooms = self.rooms;
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
         server.load().await.unwrap();
         let (addr, wyoming) = (server.addr(), server.wyoming_addr());

@@ -6,6 +6,7 @@ mod bench;
 mod codec;
 mod codes;
 mod hear;
+mod kyutai;
 mod kyutai_say;
 mod models;
 #[cfg(feature = "nano")]

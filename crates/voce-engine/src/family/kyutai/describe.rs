@@ -4,7 +4,7 @@ use voce_models::kyutai::{KyutaiConfig, dialogue_shape, speech_shape, stt};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::AttentionKind;
 
-use super::{Files, MimiFile};
+use super::Files;
 use crate::EngineError;
 use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
 use crate::store::catalogue::Shape;
@@ -25,9 +25,6 @@ pub(in crate::family) fn of_files(
     store: &Store,
     reference: &str,
 ) -> Result<(), EngineError> {
-    if description.identity.task.is_none() {
-        return of_codec(description, &MimiFile::find(store, reference)?);
-    }
     let files = Files::find(store, reference)?;
     let (mut layers, mut tables, mut depth, mut encoder, mut decoder) = (0, 0, 0, 0, 0);
     for (name, shape) in SafetensorsFile::open(&files.lm)?.tensors() {
@@ -70,21 +67,6 @@ pub(in crate::family) fn of_files(
 /// How often the depth transformer's weights are read in a second: steps share some of them.
 fn depth_reads(config: &KyutaiConfig, frame_rate: f64) -> f64 {
     frame_rate * config.dep_q as f64 / config.sets().max(1) as f64
-}
-
-fn of_codec(description: &mut Description, file: &MimiFile) -> Result<(), EngineError> {
-    let (_, config) = file.open()?;
-    let total = SafetensorsFile::open(&file.path)?.tensors().map(|(_, shape)| count(shape)).sum();
-    description.parts = vec![part("codec", total, Role::Conv, Some(config.frame_rate))];
-    description.frame_rate = Some(config.frame_rate);
-    let q = &config.quantizer;
-    description.facts.push(("codes", format!("{} codebooks of {} entries", q.n_q, q.bins)));
-    let text = format!("{} Hz, {} frames a second", config.sample_rate, config.frame_rate);
-    description.facts.push(("audio", text));
-    description.value("codebooks", q.n_q);
-    description.value("sample_rate", config.sample_rate);
-    description.value("frame_rate", config.frame_rate);
-    Ok(())
 }
 
 /// Of random weights of a published size.

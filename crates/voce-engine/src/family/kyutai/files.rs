@@ -90,7 +90,7 @@ impl Files {
         if !self.lm.is_file() && index.is_file() {
             return Ok(Arc::new(ShardedSafetensors::open(&index)?));
         }
-        Ok(Arc::new(SafetensorsFile::open(&self.lm)?))
+        Ok(voce_nn::weights::open(&self.lm)?)
     }
 
     /// The tokeniser, which has the configuration's number of tokens.

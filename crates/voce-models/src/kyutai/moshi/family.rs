@@ -69,7 +69,7 @@ impl Draws {
             temperature: request.temperature.or(own.temp).unwrap_or(TEMPERATURE),
             text_temperature: text.or(own.temp_text).unwrap_or(TEXT_TEMPERATURE),
             top_k: request.top_k.or(own.top_k).unwrap_or(TOP_K),
-            text_top_k: own.top_k_text.unwrap_or(TEXT_TOP_K),
+            text_top_k: request.text_top_k.or(own.top_k_text).unwrap_or(TEXT_TOP_K),
         }
     }
 }
