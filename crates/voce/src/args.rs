@@ -15,6 +15,7 @@ use crate::embedded;
 use crate::failure::Failure;
 use crate::hear::args::HearArgs;
 use crate::serve::ServeArgs;
+use crate::talk::TalkArgs;
 
 /// Real-time speech on this machine.
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ Examples:
   voce demo                                           speak, hear it back, and compare: all is well
   voce say \"Hello there.\" -o hello.wav                speak into a file
   voce hear talk.mp3                                  write down what is said
+  voce talk --model moshiko                           hold a conversation
   voce pull pocket nemotron                           larger models than the built-in ones, once
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
@@ -65,10 +67,28 @@ pub(crate) enum Command {
     Say(SayArgs),
     /// Hear audio: files, a pipe or a microphone, as text
     Hear(HearArgs),
+    /// Hold a conversation with a dialogue model: microphone and speaker, or files
+    Talk(Box<TalkArgs>),
     /// Speak, hear it back, and compare: a proof that the installation works
     Demo(DemoArgs),
     /// Serve speech and recognition: OpenAI, Realtime, moshi, Deepgram, Wyoming, and a page
     Serve(Box<ServeArgs>),
+    /// Serve a moshi-server configuration, with its flags: the same as `serve --config`
+    #[command(hide = true)]
+    Worker(Box<ServeArgs>),
+    /// Read moshi-server configurations, fetch what they name, and say whether they can be served
+    #[command(hide = true)]
+    Validate {
+        /// Files
+        #[arg(required = true)]
+        configs: Vec<PathBuf>,
+    },
+    /// moshi-server's scripts, which are not needed here
+    #[command(hide = true)]
+    Configs {
+        /// Which
+        which: String,
+    },
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),

@@ -1,6 +1,6 @@
 //! `voce say`: text in, audio out.
 
-mod codes;
+pub(crate) mod codes;
 mod report;
 pub(crate) mod sink;
 mod source;
@@ -171,7 +171,7 @@ pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
 }
 
 /// A seed short enough to type; the standard library's hash keys are random in every process.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
 }
 
