@@ -308,9 +308,7 @@ impl EngineError {
             | EngineError::NoRecogniser(_)
             | EngineError::SpeechConfig { .. } => "bad_config",
             EngineError::NoCodec { .. } => "cannot_run",
-            EngineError::Codec(_) | EngineError::Codebooks { .. } | EngineError::NoCodes { .. } => {
-                "bad_codes"
-            }
+            EngineError::Codec(_) | EngineError::NoCodes { .. } => "bad_codes",
             EngineError::OtherTask { .. } => "other_task",
             EngineError::NotYet { .. } | EngineError::OnlyAPart { .. } => "cannot_run",
             EngineError::MissingFile { .. } => "missing_file",
@@ -322,7 +320,8 @@ impl EngineError {
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
-            EngineError::BadRequest { .. }
+            EngineError::Codebooks { .. }
+            | EngineError::BadRequest { .. }
             | EngineError::BadShape { .. }
             | EngineError::Speech(_)
             | EngineError::Dialogue(_) => "bad_request",

@@ -15,7 +15,7 @@ const TOLERANCE: f32 = 5e-5;
 
 fn row(slot: usize, codes: usize) -> FrameRow {
     let greedy = Sampling::default();
-    FrameRow { slot, text: greedy, branch: None, audio: greedy, codes, source: 0 }
+    FrameRow { slot, text: greedy, branch: None, audio: greedy, codes, source: 0, guide: None }
 }
 
 #[test]

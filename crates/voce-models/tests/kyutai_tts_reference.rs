@@ -7,10 +7,10 @@ mod kyutai;
 use std::sync::Arc;
 
 use kyutai::{Case, check};
-use voce_models::kyutai::tts::{KyutaiTts, TtsParts};
+use voce_models::kyutai::tts::{KyutaiTts, SynthSetting, TtsParts, Voice as TtsVoice, synth_of};
 use voce_models::kyutai::{Branch, Condition, FrameLm, FrameRow, NONE};
 use voce_models::speech::{
-    Frame, Line, Passage, PassageEnd, Prompt, SpeakRequest, Speech as _, Synth, VocoderRoom, Voice,
+    Frame, Line, LineWord, Passage, PassageEnd, Prompt, SpeakRequest, Speech as _, Synth, VocoderRoom, Voice,
     VoiceSource,
 };
 use voce_nn::weights::SafetensorsFile;
@@ -77,7 +77,7 @@ fn every_draw_is_the_packages_in_both_namings() {
                     let branch = Some(Branch { then: pair, otherwise: pair, key: 0 });
                     let greedy = Sampling::default();
                     let codes = if step >= lead { c.dep_q } else { 0 };
-                    FrameRow { slot, text: greedy, branch, audio: greedy, codes, source: slot }
+                    FrameRow { slot, text: greedy, branch, audio: greedy, codes, source: slot, guide: None }
                 })
                 .collect();
             if step + 1 == steps {
@@ -328,4 +328,80 @@ fn what_the_model_cannot_follow_is_named() {
     assert!(model.fits(&anna) && model.together(&mut exec, &six[..5]).is_ok());
     let tensors = model.export(&mut exec, &anna).unwrap();
     assert_eq!((tensors[0].name.as_str(), &tensors[0].shape[..]), ("speaker_wavs", &[1, 12, 5][..]));
+}
+
+/// A voice by its codes, and guidance by a second pass without text: the package's frames.
+#[test]
+fn a_voice_of_codes_and_guidance_are_the_packages() {
+    let mut exec = backend::exec(2);
+    let case = Case::open("tts_prefix");
+    let (c, trace) = (&case.config, case.json("trace.json"));
+    let number = |key: &str| trace[key].as_u64().unwrap() as usize;
+    for run in trace["runs"].as_array().unwrap() {
+        let prefix = run["prefix"].as_str().unwrap();
+        let [streams, columns, frames] = case.shape(&format!("{prefix}frames"))[..] else { panic!("frames") };
+        let want = case.tokens(&format!("{prefix}frames"));
+        let guidance = run["guidance"].as_f64().unwrap() as f32;
+        let setting = SynthSetting {
+            max_padding: number("max_padding"),
+            initial_padding: number("initial_padding"),
+            final_padding: number("final_padding"),
+            frame_rate: 12.5,
+        };
+        let frames_lm = FrameLm::load(&mut exec, &case.loader, c, case.formats).unwrap().unwrap();
+        let mut synth = synth_of(frames_lm, &setting, streams);
+        for stream in 0..streams {
+            let mut line = Line::default();
+            for e in run["entries"][stream].as_array().unwrap() {
+                let tokens = e["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32);
+                let before = line.tokens.len();
+                line.tokens.extend(tokens);
+                line.words.push(LineWord {
+                    text: e["text"].as_str().unwrap().into(),
+                    tokens: line.tokens.len() - before,
+                    pause: e["padding"].as_u64().unwrap() as usize,
+                });
+            }
+            let [_, length] = case.shape(&format!("prefix{stream}"))[..] else { panic!("codes") };
+            let codes = case.tokens(&format!("prefix{stream}"));
+            let books = codes.chunks_exact(length).map(<[u32]>::to_vec).collect();
+            let voice = Voice::Looked(Arc::new(TtsVoice::prefix(books)));
+            let request = SpeakRequest::default().with_greedy(true).with_guidance(Some(guidance));
+            let prompt = Prompt {
+                slot: stream,
+                line,
+                voice: Some(voice),
+                request: Arc::new(request),
+                number: 0,
+                limit: None,
+            };
+            synth.begin(&mut exec, &[prompt]).unwrap();
+        }
+        let mut said: Vec<Said> = vec![Said::default(); streams];
+        while said.iter().any(|s| s.2.is_none()) {
+            let live: Vec<usize> = (0..streams).filter(|&s| said[s].2.is_none()).collect();
+            synth.step(&mut exec, &live);
+            let mut out = Vec::new();
+            synth.fetch(&mut exec, &live, &mut out);
+            live.iter().zip(out).for_each(|(&s, made)| take(&mut said[s], made));
+        }
+        let lead = number("delay_steps");
+        for (stream, (codes, words, _)) in said.iter().enumerate() {
+            let [_, length] = case.shape(&format!("prefix{stream}"))[..] else { panic!("codes") };
+            let first = lead + length;
+            let end = run["end_steps"][stream].as_u64().unwrap() as usize;
+            for (t, frame) in codes.iter().enumerate().take(frames - first) {
+                let column: Vec<u32> =
+                    (1..columns).map(|k| want[(stream * columns + k) * frames + first + t]).collect();
+                assert_eq!(*frame, column, "{prefix} stream {stream}, frame {t}");
+            }
+            assert_eq!(codes.len(), end + number("final_padding") - length);
+            let times = run["transcripts"][stream].as_array().unwrap();
+            assert_eq!(words.len(), times.len());
+            for ((text, start, _), want) in words.iter().zip(times) {
+                assert_eq!(text, want[0].as_str().unwrap());
+                assert!((start - (want[1].as_f64().unwrap() - length as f64) / 12.5).abs() < 1e-9);
+            }
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub use exec::{
     SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
 };
 pub use exec::{
-    BranchOp, EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow,
+    BranchOp, EmbedOp, EmbedPart, EveryRow, Guide, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow,
     SampledRows, Sampling, Table, TokenMove, Tokens,
 };
 pub use exec::{Input, Output, ProductRows, Target};

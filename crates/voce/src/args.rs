@@ -280,7 +280,7 @@ pub(crate) struct SayArgs {
     pub(crate) play: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Voice: a name, a .safetensors voice, or an audio file to clone
+    /// Voice: a name, a .safetensors voice, or an audio file to clone; A+B where <turn/> changes the speaker
     #[arg(long, env = "VOCE_VOICE")]
     pub(crate) voice: Option<String>,
     /// Audio file whose voice is cloned
@@ -298,6 +298,9 @@ pub(crate) struct SayArgs {
     /// Also write the codes of all frames, [codebooks, frames], to a .safetensors file
     #[arg(long, value_name = "FILE", env = "VOCE_CODES")]
     pub(crate) codes: Option<PathBuf>,
+    /// Tell when each word is spoken, for models that know it
+    #[arg(long, env = "VOCE_WORDS", value_parser = FalseyValueParser::new())]
+    pub(crate) words: bool,
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]
@@ -365,6 +368,12 @@ pub(crate) struct SamplingArgs {
     /// --top-p of the second network
     #[arg(long, value_name = "P", env = "VOCE_FINE_TOP_P", allow_negative_numbers = true)]
     pub(crate) fine_top_p: Option<f32>,
+    /// How closely the model follows voice and text (the model's own unless given)
+    #[arg(long, value_name = "X", env = "VOCE_CFG", allow_negative_numbers = true)]
+    pub(crate) cfg: Option<f32>,
+    /// Codes of a frame that are drawn: fewer are faster (all of the model's unless given)
+    #[arg(long, value_name = "N", env = "VOCE_CODEBOOKS")]
+    pub(crate) codebooks: Option<usize>,
     /// Tokens per chunk of text (the model's own unless given)
     #[arg(long, value_name = "N", env = "VOCE_MAX_TOKENS")]
     pub(crate) max_tokens: Option<usize>,

@@ -55,6 +55,8 @@ pub enum EndReason {
     Forced,
     /// The model said so.
     Token,
+    /// The model foresees a pause.
+    Pause,
 }
 
 impl EndReason {
@@ -65,6 +67,7 @@ impl EndReason {
             EndReason::Length => "length",
             EndReason::Forced => "forced",
             EndReason::Token => "token",
+            EndReason::Pause => "pause",
         }
     }
 }

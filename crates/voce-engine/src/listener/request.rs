@@ -100,17 +100,21 @@ pub struct Endpointing {
     pub silence_ms: Option<u32>,
     /// After so long an utterance.
     pub max_ms: Option<u32>,
+    /// Where the model foresees a pause of at least so long after a word; of models that foresee none, after so much
+    /// silence.
+    pub pause_ms: Option<u32>,
 }
 
 voce_models::setters! { Endpointing {
     with_silence_ms(silence_ms: Option<u32>),
     with_max_ms(max_ms: Option<u32>),
+    with_pause_ms(pause_ms: Option<u32>),
 } }
 
 impl Endpointing {
     /// What suits live speech: 800 ms of silence, 30 s at most.
     pub fn live() -> Self {
-        Self { silence_ms: Some(800), max_ms: Some(30_000) }
+        Self { silence_ms: Some(800), max_ms: Some(30_000), pause_ms: None }
     }
 }
 
@@ -136,6 +140,10 @@ impl ListenRequest {
         if self.endpoint.silence_ms.is_some_and(|ms| !(80..=60_000).contains(&ms)) {
             let value = self.endpoint.silence_ms.unwrap_or_default();
             return bad("endpoint silence", format!("{value} ms"), "use 80 to 60000");
+        }
+        if self.endpoint.pause_ms.is_some_and(|ms| !(80..=60_000).contains(&ms)) {
+            let value = self.endpoint.pause_ms.unwrap_or_default();
+            return bad("endpoint pause", format!("{value} ms"), "use 80 to 60000");
         }
         if self.endpoint.max_ms.is_some_and(|ms| !(1_000..=3_600_000).contains(&ms)) {
             let value = self.endpoint.max_ms.unwrap_or_default();

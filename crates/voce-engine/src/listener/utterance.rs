@@ -15,6 +15,8 @@ const LONGEST_WORD: usize = 1024;
 /// When utterances end, in frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
+    /// The number of a pause that ends utterances when the model foresees it.
+    pub pause: Option<usize>,
     pub silence: Option<usize>,
     pub longest: Option<usize>,
     /// Frames after which an utterance is cut between two words where no other rule has ended it.
@@ -23,7 +25,7 @@ pub(super) struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { silence: None, longest: None, cut: usize::MAX }
+        Self { pause: None, silence: None, longest: None, cut: usize::MAX }
     }
 }
 
@@ -102,6 +104,11 @@ impl Utterance {
         let spoken = self.speller.end_of(last).max(last.frame + 1);
         let silent = self.rules.silence.is_some_and(|n| done >= spoken + n);
         Some(if silent { EndReason::Silence } else { EndReason::Length })
+    }
+
+    /// Whether there are words, and the last one is spelled.
+    pub(super) fn is_between_words(&self) -> bool {
+        !self.tokens.is_empty() && self.told == self.tokens.len() && self.tentative.is_empty()
     }
 
     /// Takes tokens that will not change. Each end token ends an utterance.

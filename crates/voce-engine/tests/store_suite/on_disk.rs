@@ -87,7 +87,7 @@ fn catalogue_is_sound() {
         }
     }
     assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Speech).count(), 32);
-    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Hearing).count(), 16);
+    assert_eq!(catalogue::entries().filter(|entry| entry.task == Task::Hearing).count(), 18);
     assert_eq!(catalogue::near("pocket-frensh")[0], "pocket-french");
 }
 

@@ -117,6 +117,7 @@ fn info(
         // A window is full when audio goes on after it.
         window: if offline { WINDOW * factor + 1 } else { most_frames * factor },
         delay: 0,
+        word_ends: false,
         pauses: Vec::new(),
         languages: config.prompt.iter().flat_map(|p| p.languages.iter().map(|(c, _)| c.clone())).collect(),
         head: decoder.name(),

@@ -72,6 +72,8 @@ pub struct HearingInfo {
     pub window: usize,
     /// Frames by which tokens come after their audio, besides the chunk.
     pub delay: usize,
+    /// Whether it tells where words end apart from the words.
+    pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it reports with every frame; empty where it reports none.
     pub pauses: Vec<f32>,
     /// Languages that it can be told; empty where it takes none.

@@ -2,8 +2,8 @@
 
 use voce_nn::{Decoder, DecoderState, Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 use voce_runtime::{
-    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, Gate, SampleOp, SampleRow, SampledRows, Span, Table,
-    Tokens,
+    Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, Gate, Guide, SampleOp, SampleRow, SampledRows, Span,
+    Table, Tokens,
 };
 
 use super::config::KyutaiConfig;
@@ -42,6 +42,8 @@ pub struct DepthRow {
     pub first: SampleRow,
     /// Codes that are drawn.
     pub codes: usize,
+    /// The slot of the same stream without its condition, and how far it is guided away from that.
+    pub guide: Option<(usize, f32)>,
 }
 
 impl Depth {
@@ -97,8 +99,9 @@ impl Depth {
         }
     }
 
-    /// Draws the codes of a frame for rows that are the first of `hidden`, those with most codes first; the drawn stand
-    /// in each slot's tokens from `column` on. The text that a frame belongs to stands there already.
+    /// Draws the codes of a frame for rows that are the first of `hidden`, those with most codes first, then the rows that
+    /// some are guided away from, in the order of those; the drawn stand in each slot's tokens from `column` on. The text
+    /// that a frame belongs to stands there already.
     #[expect(clippy::too_many_arguments, reason = "a pass with its state, its inputs and its output")]
     pub fn draw(
         &self,
@@ -110,9 +113,16 @@ impl Depth {
         tokens: &mut Tokens,
         mut watch: Watch<'_>,
     ) {
-        let slots: Vec<usize> = rows.iter().map(|r| r.first.slot).collect();
-        let mut spans: Vec<Span> = slots.iter().map(|&slot| Span { slot, rows: 1 }).collect();
-        slots.iter().for_each(|&slot| state.decoder.cache.reset(slot));
+        let guided = || rows.iter().filter_map(|r| r.guide.map(|(without, _)| (r.first.slot, without)));
+        let followed: Vec<usize> = guided().map(|(slot, _)| slot).collect();
+        // Rows without a condition see the tokens of those with it.
+        let slots: Vec<usize> = rows.iter().map(|r| r.first.slot).chain(followed.iter().copied()).collect();
+        let own = rows.iter().map(|r| r.first.slot).chain(guided().map(|(_, without)| without));
+        let mut spans: Vec<Span> = own.map(|slot| Span { slot, rows: 1 }).collect();
+        spans.iter().for_each(|span| state.decoder.cache.reset(span.slot));
+        let by = rows.iter().enumerate().filter_map(|(row, r)| r.guide.map(|(_, by)| (row, by)));
+        let guides: Vec<Guide> =
+            by.enumerate().map(|(i, (row, by))| Guide { row, without: rows.len() + i, by }).collect();
         let parts: Vec<EmbedPart<'_>> =
             self.text.iter().enumerate().map(|(i, table)| EmbedPart { table, column: TEXT + i }).collect();
         exec.embed(
@@ -122,7 +132,9 @@ impl Depth {
         let steps = rows.first().map_or(0, |r| r.codes);
         let mut draws = Vec::with_capacity(rows.len());
         for step in 0..steps {
-            let live = rows.partition_point(|r| r.codes > step);
+            let drawn = rows.partition_point(|r| r.codes > step);
+            // With rows to be guided away from, all stay to the end: those follow the last of the others.
+            let live = if guides.is_empty() { drawn } else { spans.len() };
             spans.truncate(live);
             let set = self.schedule[step];
             let mut op = self.ways[set].op(hidden, live);
@@ -130,18 +142,24 @@ impl Depth {
             exec.linear(&op, &mut state.x);
             self.sets[set].run(exec, &mut state.x, &spans, &mut state.decoder);
             self.heads[step].run(exec, &state.x, live, &mut state.logits);
+            exec.guide_rows(&guides, &mut state.logits);
             if let Some(watch) = &mut watch {
-                exec.fetch(&mut state.logits, live);
-                watch(step, state.logits.head(live));
+                exec.fetch(&mut state.logits, drawn);
+                watch(step, state.logits.head(drawn));
             }
             draws.clear();
             let draw = |r: &DepthRow| SampleRow { step: r.first.step.wrapping_add(step as u32), ..r.first };
-            draws.extend(rows[..live].iter().map(draw));
+            draws.extend(rows[..drawn].iter().map(draw));
             let next = self.codes.get(step).filter(|_| step + 1 < steps);
             let next = next.map(|table| SampledRows { table, out: &mut state.x, place: EveryRow::default() });
             let logits = state.logits.view();
             let op = SampleOp { logits, rows: &draws, column: column + step, history: None, next };
             exec.sample(op, tokens);
+            if let Some(table) = self.codes.get(step).filter(|_| step + 1 < steps && !followed.is_empty()) {
+                let parts = [EmbedPart { table, column: column + step }];
+                let place = EveryRow { first: rows.len(), step: 1 };
+                exec.embed(&EmbedOp { parts: &parts, tokens, slots: &followed, place }, &mut state.x);
+            }
         }
     }
 

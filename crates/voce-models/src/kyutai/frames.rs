@@ -41,6 +41,9 @@ pub struct FrameRow {
     pub codes: usize,
     /// Which source it looks at, for models that look at one.
     pub source: usize,
+    /// The slot of the same stream without its text and voice, and how far its codes are guided away from that; for
+    /// models that look at no source.
+    pub guide: Option<(usize, f32)>,
 }
 
 /// The networks of a model that makes audio.
@@ -128,7 +131,13 @@ impl FrameLm {
     ) {
         // Those with codes are the first rows, those with most of them first; who looks at the same is side by side.
         rows.sort_by_key(|r| (usize::MAX - r.codes, r.source, r.slot));
-        let live: Vec<usize> = rows.iter().map(|r| r.slot).collect();
+        let audio = rows.partition_point(|r| r.codes > 0);
+        let nulls =
+            |rows: &[FrameRow]| -> Vec<usize> { rows.iter().filter_map(|r| Some(r.guide?.0)).collect() };
+        let of = |rows: &[FrameRow]| -> Vec<usize> { rows.iter().map(|r| r.slot).collect() };
+        // The depth transformer's rows come first, those that it guides away from among them.
+        let (speak, wait) = rows.split_at(audio);
+        let live: Vec<usize> = [of(speak), nulls(speak), of(wait), nulls(wait)].concat();
         if let Some(cross) = &mut state.lm.decoder.cross {
             look(cross, rows);
         }
@@ -136,14 +145,14 @@ impl FrameLm {
         if let Some(watch) = &mut watch {
             watch(0, &live, state.lm.logits(exec, live.len()));
         }
-        self.draw_text(exec, state, rows);
+        self.draw_text(exec, state, &live, rows);
         let draws = self.draws();
-        let audio: Vec<DepthRow> = rows
+        let audio: Vec<DepthRow> = speak
             .iter()
-            .take_while(|r| r.codes > 0)
             .map(|r| {
                 let step = state.steps[r.slot].wrapping_mul(draws).wrapping_add(1);
-                DepthRow { first: SampleRow { slot: r.slot, step, sampling: r.audio }, codes: r.codes }
+                let first = SampleRow { slot: r.slot, step, sampling: r.audio };
+                DepthRow { first, codes: r.codes, guide: r.guide }
             })
             .collect();
         if !audio.is_empty() {
@@ -165,12 +174,14 @@ impl FrameLm {
         self.depth.codes() as u32 + 1
     }
 
-    fn draw_text(&self, exec: &mut Exec, state: &mut FrameState, rows: &[FrameRow]) {
-        let draws: Vec<SampleRow> = rows
+    /// Draws the text of all live rows; what those without a condition draw, nobody looks at.
+    fn draw_text(&self, exec: &mut Exec, state: &mut FrameState, live: &[usize], rows: &[FrameRow]) {
+        let draws: Vec<SampleRow> = live
             .iter()
-            .map(|r| {
-                let step = state.steps[r.slot].wrapping_mul(self.draws());
-                SampleRow { slot: r.slot, step, sampling: r.text }
+            .map(|&slot| {
+                let step = state.steps[slot].wrapping_mul(self.draws());
+                let row = rows.iter().find(|r| r.slot == slot);
+                SampleRow { slot, step, sampling: row.map_or_else(Sampling::default, |r| r.text) }
             })
             .collect();
         let lm = &mut state.lm;
@@ -224,6 +235,22 @@ impl FrameState {
     /// Sets tokens of slots from `column` on, as many for each.
     pub fn give(&mut self, exec: &mut Exec, slots: &[usize], column: usize, values: &[u32]) {
         self.lm.give(exec, slots, column, values);
+    }
+
+    /// Makes codebooks of the slot `without` nothing, and others those of `slot`.
+    pub(super) fn forget(
+        &mut self,
+        exec: &mut Exec,
+        model: &FrameLm,
+        slot: usize,
+        without: usize,
+        (nothing, same): &(Vec<usize>, Vec<usize>),
+    ) {
+        let audio = model.lm.audio();
+        nothing.iter().for_each(|k| self.give(exec, &[without], audio + k, &[NONE]));
+        let moves: Vec<TokenMove> =
+            same.iter().map(|k| TokenMove { from: [slot, audio + k], to: [without, audio + k] }).collect();
+        exec.copy_tokens(&moves, &mut self.lm.tokens);
     }
 
     /// Copies tokens that a device may have into slots'.

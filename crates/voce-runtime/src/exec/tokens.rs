@@ -107,6 +107,27 @@ impl Exec {
         }
     }
 
+    /// As [`Exec::move_tokens`], within one list; no place that is read is written.
+    pub fn copy_tokens(&mut self, moves: &[TokenMove], tokens: &mut Tokens) {
+        for TokenMove { from, to } in moves {
+            assert!(
+                [from, to].iter().all(|[row, column]| *row < tokens.slots && *column < tokens.cols),
+                "places"
+            );
+        }
+        if moves.is_empty() {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            cuda.move_tokens(tokens, moves, tokens);
+            tokens.stale = true;
+            return;
+        }
+        for m in moves {
+            tokens.words[m.to[0] * tokens.cols + m.to[1]] = tokens.words[m.from[0] * tokens.cols + m.from[1]];
+        }
+    }
+
     /// Writes to slots' tokens what a drawn token decides, without a look at the host.
     pub fn branch_tokens(&mut self, op: &BranchOp<'_>, tokens: &mut Tokens) {
         if op.slots.is_empty() {

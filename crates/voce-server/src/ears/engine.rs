@@ -25,6 +25,7 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
         languages: info.languages.clone(),
         streaming: !info.offline,
         bytes: weight_bytes(&info.stages),
+        word_ends: info.word_ends,
     }
 }
 
@@ -56,10 +57,13 @@ fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest 
         .with_endpoint(
             Endpointing::default()
                 .with_silence_ms(request.silence_ms)
-                .with_max_ms(request.silence_ms.map(|_| LONGEST_MS)),
+                .with_pause_ms(request.pause_ms)
+                .with_max_ms(request.silence_ms.or(request.pause_ms).map(|_| LONGEST_MS)),
         )
         .with_partials(request.partials)
         .with_progress(request.progress)
+        .with_pauses(request.pauses)
+        .with_word_ends(request.word_ends)
 }
 
 struct In {

@@ -60,6 +60,12 @@ pub struct HearRequest {
     pub partials: bool,
     /// Whether to be told how much was decoded.
     pub progress: bool,
+    /// Pause that ends an utterance where the model foresees it; silence of that length where it foresees none.
+    pub pause_ms: Option<u32>,
+    /// Whether to be told how probable pauses are, where the model foresees them.
+    pub pauses: bool,
+    /// Whether to be told where words end apart from the words, where the model knows.
+    pub word_ends: bool,
 }
 
 impl Default for HearRequest {
@@ -72,6 +78,9 @@ impl Default for HearRequest {
             silence_ms: None,
             partials: false,
             progress: false,
+            pause_ms: None,
+            pauses: false,
+            word_ends: false,
         }
     }
 }
@@ -87,6 +96,8 @@ pub struct EarInfo {
     pub streaming: bool,
     /// Bytes of its weights.
     pub bytes: usize,
+    /// Whether it tells where words end apart from the words, to those who ask.
+    pub word_ends: bool,
 }
 
 /// Nobody listens any more.

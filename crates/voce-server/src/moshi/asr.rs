@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use voce_audio::RawEncoding;
 
-use super::pauses::Pauses;
+use super::pauses::{FRAME, Pauses};
 use super::wire::{AsrIn, AsrOut, pack, unpack};
 use crate::core::body;
 use crate::core::error::ServerError;
@@ -75,6 +75,7 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>) {
         markers: VecDeque::new(),
         marks_in_opus: 0,
         pauses: Pauses::default(),
+        foreseen: 0,
     };
     match talk.run().await {
         Ok(frame) => talk.wire.end(frame).await,
@@ -94,7 +95,13 @@ async fn refuse(state: &AppState, mut wire: Wire, error: &ServerError) {
 
 fn request() -> HearRequest {
     // The last word before a pause is told before the shortest pause that clients ask about.
-    HearRequest { silence_ms: Some(480), progress: true, ..HearRequest::default() }
+    HearRequest {
+        silence_ms: Some(480),
+        progress: true,
+        pauses: true,
+        word_ends: true,
+        ..HearRequest::default()
+    }
 }
 
 struct Talk {
@@ -108,6 +115,8 @@ struct Talk {
     /// Markers that the Opus decoder has not reached.
     marks_in_opus: usize,
     pauses: Pauses,
+    /// Frames of which the model has told what pauses it foresees; others are told by [`Talk::pauses`].
+    foreseen: u64,
 }
 
 impl Talk {
@@ -181,6 +190,7 @@ impl Talk {
                 self.markers.clear();
                 self.marks_in_opus = 0;
                 self.pauses = Pauses::default();
+                self.foreseen = 0;
                 self.intake = None;
                 self.send(&AsrOut::Ready).await?;
             }
@@ -230,8 +240,23 @@ impl Talk {
         match event {
             ListenEvent::Word(word) => {
                 self.send(&AsrOut::Word { text: &word.text, start_time: word.start }).await?;
+                // Models that find the ends of words later tell them then.
+                if self.claim.ear().info().word_ends {
+                    return Ok(());
+                }
                 self.send(&AsrOut::EndWord { stop_time: word.end }).await
             }
+            ListenEvent::WordEnd { at } => self.send(&AsrOut::EndWord { stop_time: at }).await,
+            ListenEvent::Pause { probabilities, .. } => {
+                let heard = (self.foreseen + 1) as f64 * FRAME;
+                let buffered_pcm = ((self.claim.seconds() - heard).max(0.0) * f64::from(RATE)) as u64;
+                let step = AsrOut::Step { step_idx: self.foreseen, prs: &probabilities, buffered_pcm };
+                self.send(&step).await?;
+                self.foreseen += 1;
+                Ok(())
+            }
+            // One message for each frame.
+            ListenEvent::Progress { .. } if self.foreseen > 0 => Ok(()),
             // All words before it have been told.
             ListenEvent::Endpoint { reason: EndReason::Forced, .. } => match self.markers.pop_front() {
                 Some(id) => self.send(&AsrOut::Marker { id }).await,

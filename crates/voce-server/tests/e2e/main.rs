@@ -19,6 +19,7 @@ mod engine;
 mod faults;
 mod floods;
 mod journal;
+mod kyutai;
 mod listening;
 mod lobby;
 mod malformed;

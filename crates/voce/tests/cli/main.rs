@@ -6,6 +6,8 @@ mod bench;
 mod codec;
 mod codes;
 mod hear;
+mod kyutai;
+mod kyutai_say;
 mod models;
 mod modules;
 #[cfg(feature = "nano")]

@@ -90,7 +90,15 @@ impl MoshiPartner {
             .iter()
             .filter_map(|&slot| {
                 let s = self.slots[slot].as_ref()?;
-                Some(FrameRow { slot, text: s.text, branch: None, audio: s.audio, codes: c.dep_q, source: 0 })
+                Some(FrameRow {
+                    slot,
+                    text: s.text,
+                    branch: None,
+                    audio: s.audio,
+                    codes: c.dep_q,
+                    source: 0,
+                    guide: None,
+                })
             })
             .collect();
         common.frames.step(exec, &mut self.state, &mut rows);

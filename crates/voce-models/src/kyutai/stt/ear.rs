@@ -6,7 +6,7 @@ use std::sync::Arc;
 use voce_runtime::cuda::Reserved;
 use voce_runtime::{Buffer, Exec, RuntimeError, SampleOp, SampleRow, Span, Tokens};
 
-use super::hearing::{Model, Wish};
+use super::hearing::{MOST_FRAMES, Model, Wish};
 use super::words::Words;
 use crate::hearing::{
     Ear, EarRoom, Heard, HearingError, Heed, Offer, Planned, Reading, Rows, Token, Track, Verdict,
@@ -57,6 +57,9 @@ pub(super) struct SttEar {
 
 impl SttEar {
     pub(super) fn new(model: Arc<Model>, room: EarRoom) -> Self {
+        let slot_frames = room.slot_frames.clamp(1, MOST_FRAMES);
+        let frames = room.frames.clamp(slot_frames, room.slots.max(1) * slot_frames);
+        let room = EarRoom { slots: room.slots, slot_frames, frames };
         let outputs = model.lm.config().extra_heads_num_heads * model.lm.config().extra_heads_dim;
         Self {
             mimi: model.mimi.state(room.slots, room.frames, room.slot_frames),

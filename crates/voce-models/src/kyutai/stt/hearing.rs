@@ -19,7 +19,7 @@ use crate::stage::{Per, StageInfo};
 use crate::transducer::Ngram;
 
 /// Frames of one stream that a step takes where several wait: the codec reads its weights once for them.
-const MOST_FRAMES: usize = 8;
+pub(super) const MOST_FRAMES: usize = 8;
 /// Pauses that the published heads foresee, in seconds.
 const PAUSES: [f32; 4] = [0.5, 1.0, 2.0, 3.0];
 /// Text tokens that are drawn from, where not the best is taken.
@@ -161,6 +161,7 @@ fn info(
         most_frames: MOST_FRAMES,
         window: 1,
         delay,
+        word_ends: true,
         pauses: pauses(lm.config().extra_heads_num_heads),
         languages: Vec::new(),
         head: "text",

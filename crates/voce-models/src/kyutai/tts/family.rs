@@ -26,6 +26,8 @@ const TEMPERATURE: f32 = 0.6;
 const TOP_K: usize = 250;
 const TEXT_TOP_K: usize = 25;
 const GUIDANCE: f32 = 2.0;
+/// The strongest guidance that a request may ask for.
+const MAX_GUIDANCE: f32 = 10.0;
 const MAX_PADDING: usize = 8;
 const INITIAL_PADDING: usize = 2;
 const FINAL_PADDING: usize = 4;
@@ -63,6 +65,8 @@ pub(super) struct Common {
     pub sources: Option<Sources>,
     pub rules: MachineRules,
     pub timing: Timing,
+    /// Whether guidance is a second pass without text and voice.
+    pub guides: bool,
 }
 
 /// A loaded model that speaks.
@@ -81,6 +85,12 @@ impl Common {
             named(CONTROL.0, CONTROL.1.to_owned()),
             named(CFG, format!("{:.1}", request.guidance.unwrap_or(GUIDANCE))),
         ]
+    }
+
+    /// How far a request's streams are guided, where that takes a second pass.
+    pub(super) fn guidance(&self, request: &SpeakRequest) -> Option<f32> {
+        let by = request.guidance.unwrap_or(GUIDANCE);
+        (self.guides && by != 1.0).then_some(by)
     }
 
     /// How text and codes of a passage are drawn.
@@ -102,6 +112,51 @@ impl Common {
     }
 }
 
+/// Numbers that the published package has as arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct SynthSetting {
+    /// Steps that the model may wait with the next word.
+    pub max_padding: usize,
+    /// Steps before the first word.
+    pub initial_padding: usize,
+    /// Steps after the last.
+    pub final_padding: usize,
+    /// Frames per second of the codec.
+    pub frame_rate: f64,
+}
+
+impl SynthSetting {
+    fn new(frame_rate: f64) -> Self {
+        Self {
+            max_padding: MAX_PADDING,
+            initial_padding: INITIAL_PADDING,
+            final_padding: FINAL_PADDING,
+            frame_rate,
+        }
+    }
+}
+
+impl Common {
+    fn new(frames: FrameLm, sources: Option<Sources>, setting: &SynthSetting) -> Arc<Self> {
+        let config = frames.config();
+        let rules = MachineRules {
+            new_word: config.existing_text_end_padding_id,
+            pad: config.existing_text_padding_id,
+            ahead: config.tts_config.map_or(0, |t| t.second_stream_ahead),
+            max_padding: setting.max_padding,
+            initial_padding: setting.initial_padding,
+        };
+        let timing = Timing::new(config, setting.frame_rate, setting.final_padding);
+        let guides = sources.is_none() && frames.lm().conditions().values(CFG).is_none();
+        Arc::new(Self { frames, sources, rules, timing, guides })
+    }
+}
+
+/// Slots over networks that look at no source, without a codec: text in, codes out.
+pub fn synth_of(frames: FrameLm, setting: &SynthSetting, slots: usize) -> Box<dyn Synth> {
+    Box::new(KyutaiSynth::new(Common::new(frames, None, setting), slots))
+}
+
 impl KyutaiTts {
     /// Loads a model; `exec` is one of where it will run. `None` where the configuration is of a model that does not
     /// speak.
@@ -110,13 +165,6 @@ impl KyutaiTts {
         let Some(frames) = FrameLm::load(exec, loader, &config, formats)? else { return Ok(None) };
         let decoder = mimi.decoder();
         let frame_rate = decoder.sample_rate() as f64 / decoder.frame_size().max(1) as f64;
-        let rules = MachineRules {
-            new_word: config.existing_text_end_padding_id,
-            pad: config.existing_text_padding_id,
-            ahead: config.tts_config.map_or(0, |t| t.second_stream_ahead),
-            max_padding: MAX_PADDING,
-            initial_padding: INITIAL_PADDING,
-        };
         let info = SpeechInfo {
             family: "Kyutai TTS",
             sample_rate: decoder.sample_rate(),
@@ -129,8 +177,7 @@ impl KyutaiTts {
             stages: stages(&frames, &mimi, frame_rate, formats),
         };
         let sources = Sources::load(loader, &config)?;
-        let timing = Timing::new(&config, frame_rate, FINAL_PADDING);
-        let common = Arc::new(Common { frames, sources, rules, timing });
+        let common = Common::new(frames, sources, &SynthSetting::new(frame_rate));
         Ok(Some(Self { info, common, tokenizer, mimi: Arc::new(mimi) }))
     }
 
@@ -172,8 +219,11 @@ impl KyutaiTts {
         }
         if let Some(guidance) = request.guidance {
             let value = format!("{guidance:.1}");
-            if self.guidance().is_empty() && guidance != 1.0 {
+            if !(self.common.guides || guidance == 1.0) && self.guidance().is_empty() {
                 return unsupported("guidance");
+            }
+            if !(1.0..=MAX_GUIDANCE).contains(&guidance) {
+                return bad("guidance", format!("{guidance:?}"), "use 1 to 10");
             }
             if !self.guidance().is_empty() && !self.guidance().contains(&value) {
                 return bad("guidance", format!("{guidance:?}"), "use 1 to 4 in steps of a half");

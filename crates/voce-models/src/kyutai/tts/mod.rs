@@ -8,6 +8,6 @@ mod sound;
 mod synth;
 mod voice;
 
-pub use family::{KyutaiTts, TtsParts};
+pub use family::{KyutaiTts, SynthSetting, TtsParts, synth_of};
 pub use machine::{Entry, Machine, MachineRules, Taken};
 pub use voice::{MAX_PREFIX_FRAMES, MAX_SPEAKERS, MAX_VOICE_ROWS, Voice};

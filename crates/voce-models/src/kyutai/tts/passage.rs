@@ -100,6 +100,21 @@ impl PassageState {
         runs
     }
 
+    /// What the stream without text and voice sees in the next step: codebooks that become nothing, and those that are
+    /// the stream's own again.
+    pub(super) fn without(&self, timing: &Timing) -> (Vec<usize>, Vec<usize>) {
+        let hidden = if self.before() > 0 { self.before() + timing.lead } else { 0 };
+        let columns = 0..timing.delays.len();
+        let starts = |k: &usize| self.step == timing.delays[*k] + 1 && hidden > 0;
+        let same = |k: &usize| self.step > timing.delays[*k] + hidden;
+        (columns.clone().filter(starts).collect(), columns.filter(same).collect())
+    }
+
+    /// Whether the next step is the first that could see text.
+    pub(super) fn is_second(&self) -> bool {
+        self.step == 1
+    }
+
     /// What becomes of the text that the next step draws.
     pub(super) fn branch(&self) -> Branch {
         let branch = self.machine.outlook();

@@ -10,7 +10,7 @@ use super::family::Common;
 use super::machine::Entry;
 use super::passage::PassageState;
 use super::voice::{MAX_SPEAKERS, MAX_VOICE_ROWS, Voice as Speaker};
-use crate::kyutai::{FrameRow, FrameState};
+use crate::kyutai::{FrameRow, FrameState, NONE, TEXT};
 use crate::speech::{Frame, Line, Made, PassageEnd, Prompt, SpeakRequest, StepTimes, Synth, Voice};
 
 /// Steps of text alone that newcomers may take after each step that others speak in: their audio starts sooner.
@@ -22,6 +22,8 @@ struct Slot {
     text: Sampling,
     audio: Sampling,
     source: usize,
+    /// How far it is guided away from what it would be without text and voice.
+    guidance: Option<f32>,
     open: bool,
     made: usize,
     limit: Option<usize>,
@@ -48,9 +50,10 @@ pub(super) struct KyutaiSynth {
 impl KyutaiSynth {
     pub(super) fn new(common: Arc<Common>, slots: usize) -> Self {
         let (frames, looks) = (&common.frames, common.sources.is_some());
+        // A stream that is guided has a second slot, after those of all streams.
         let state = match looks {
             true => frames.looking_state(slots, slots, MAX_SPEAKERS * MAX_VOICE_ROWS),
-            false => frames.state(slots),
+            false => frames.state(if common.guides { 2 * slots } else { slots }),
         };
         let sources = (0..if looks { slots } else { 0 }).map(|_| Source::default()).collect();
         let slots = (0..slots).map(|_| None).collect();
@@ -94,13 +97,17 @@ impl KyutaiSynth {
         let source = self.source(exec, voice);
         let conditions = common.conditions(&prompt.request);
         common.frames.start(exec, &mut self.state, prompt.slot, &conditions);
+        let guidance = common.guidance(&prompt.request);
+        if guidance.is_some() {
+            common.frames.start(exec, &mut self.state, self.slots.len() + prompt.slot, &[]);
+        }
         let codes = prompt.request.codebooks.unwrap_or(common.frames.depth().codes());
         let prefix = voice.map_or_else(Vec::new, |v| v.codes().to_vec());
         let mut passage = PassageState::new(common.rules, &common.timing, codes, prefix);
         feed(&mut passage, &prompt.line);
         let (text, audio) = common.draws(&prompt.request, prompt.number);
         let (open, limit) = (prompt.line.open, prompt.limit);
-        self.slots[prompt.slot] = Some(Slot { passage, text, audio, source, open, made: 0, limit });
+        self.slots[prompt.slot] = Some(Slot { passage, text, audio, source, guidance, open, made: 0, limit });
     }
 
     /// Enqueues one step of slots.
@@ -113,6 +120,13 @@ impl KyutaiSynth {
             for (first, codes) in slot.passage.overrides(&common.timing) {
                 self.state.give(exec, &[i], column + first, &codes);
             }
+            let without = self.slots.len() + i;
+            if slot.guidance.is_some() {
+                self.state.forget(exec, &common.frames, i, without, &slot.passage.without(&common.timing));
+                if slot.passage.is_second() {
+                    self.state.give(exec, &[without], TEXT, &[NONE]);
+                }
+            }
             self.rows.push(FrameRow {
                 slot: i,
                 text: slot.text,
@@ -120,6 +134,7 @@ impl KyutaiSynth {
                 audio: slot.audio,
                 codes: slot.passage.draws(&common.timing),
                 source: slot.source,
+                guide: slot.guidance.map(|by| (without, by)),
             });
         }
         if !self.rows.is_empty() {

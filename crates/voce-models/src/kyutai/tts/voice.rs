@@ -47,7 +47,7 @@ impl fmt::Debug for Voice {
 
 impl Voice {
     /// A recording's codes, by codebook.
-    pub(super) fn prefix(codes: Vec<Vec<u32>>) -> Self {
+    pub fn prefix(codes: Vec<Vec<u32>>) -> Self {
         Self(Kind::Prefix(codes))
     }
 
