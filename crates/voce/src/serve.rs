@@ -117,23 +117,59 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     outcome
 }
 
+/// `moshi-server worker`: a server of a configuration, which must be named.
+pub(crate) fn worker(console: Console, args: ServeArgs) -> Outcome {
+    if args.config.is_none() {
+        return Err(Failure::usage(
+            "worker needs --config FILE, as moshi-server does; `voce serve` does not",
+        ));
+    }
+    run(console, args)
+}
+
+/// `moshi-server validate`: each configuration is read, and what it names is fetched.
+pub(crate) fn validate(console: Console, configs: &[PathBuf]) -> Outcome {
+    let store = Store::from_env()?;
+    for path in configs {
+        let settings = read(path, &Settings::default())?;
+        options(&settings)?;
+        models::load(console, &store, &settings)?;
+        console.result(&format!("{}: loaded successfully", path.display()))?;
+    }
+    Ok(())
+}
+
+/// `moshi-server configs`: what it printed were scripts.
+pub(crate) fn configs(which: &str) -> Outcome {
+    Err(Failure::usage(format!(
+        "'{which}' is a script of moshi-server's own: speech and recognition run without Python here, so that no \
+         script is needed"
+    )))
+}
+
 /// Flags and variables over the file's settings.
 fn gather(args: &ServeArgs) -> Outcome<Settings> {
     let file = match &args.config {
         Some(path) => Some(path.as_path()),
         None => Some(Path::new(DEFAULT_CONFIG)).filter(|p| p.is_file()),
     };
-    let Some(path) = file else { return Ok(args.settings.clone()) };
+    match file {
+        Some(path) => Ok(args.settings.clone().over(read(path, &args.settings)?)),
+        None => Ok(args.settings.clone()),
+    }
+}
+
+/// A file's settings, with flags that say how to take it.
+fn read(path: &Path, flags: &Settings) -> Outcome<Settings> {
     let text =
         std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
     let bad = |e: String| Failure::usage(format!("{}: {e}", path.display()));
     let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string()))?;
-    let from_file = if moshi_config::is_one(&table) {
-        moshi_config::read(&text, &args.settings).map_err(bad)?
+    if moshi_config::is_one(&table) {
+        moshi_config::read(&text, flags).map_err(bad)
     } else {
-        toml::from_str::<Settings>(&text).map_err(|e| bad(e.to_string()))?
-    };
-    Ok(args.settings.clone().over(from_file))
+        toml::from_str::<Settings>(&text).map_err(|e| bad(e.to_string()))
+    }
 }
 
 /// What the settings mean for the server.

@@ -5,5 +5,6 @@ pub(super) mod describe;
 pub(super) mod dialogue;
 mod files;
 pub(super) mod hearing;
+pub(super) mod speech;
 
 pub(super) use files::{Files, MimiFile};

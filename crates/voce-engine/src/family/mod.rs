@@ -52,7 +52,8 @@ pub(crate) fn open_speech(
     match identity.family {
         Family::Pocket => pocket::open(store, reference, place, precision),
         Family::Qwen => qwen::open(store, reference, place, precision),
-        Family::Kyutai | Family::FastConformer => Err(identity.not_yet()),
+        Family::Kyutai => kyutai::speech::open(store, reference, place, precision),
+        Family::FastConformer => Err(identity.not_yet()),
     }
 }
 
@@ -66,7 +67,8 @@ pub(crate) fn random_speech(
     match shape.family {
         Family::Pocket => pocket::random(shape, seed, place, precision),
         Family::Qwen => qwen::random(shape, seed, place, precision),
-        Family::Kyutai | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
+        Family::Kyutai => kyutai::speech::random(shape, seed, place, precision),
+        Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
     }
 }
 

@@ -9,6 +9,7 @@ mod frames;
 mod lm;
 pub mod moshi;
 mod names;
+mod shapes;
 pub mod stt;
 pub mod tts;
 
@@ -20,3 +21,4 @@ pub use depth::{Depth, DepthRow, DepthState};
 pub use frames::{Branch, FrameLm, FrameRow, FrameState, TextPair};
 pub use lm::{Lm, LmState, NONE, TEXT};
 pub use names::DepthNames;
+pub use shapes::{DIALOGUE_SHAPES, SPEECH_SHAPES, dialogue_shape, random_weights, speech_shape};

@@ -143,7 +143,7 @@ fn one(
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.
     let made = match (subject, &args.voice) {
-        (Subject::Shape(shape), None) => Some(voice::random(shape, SEED, &options)?),
+        (Subject::Shape(shape), None) => voice::random(shape, SEED, &options)?,
         _ => None,
     };
     machine::reset_peak_rss();

@@ -1,6 +1,5 @@
 //! The models of a server: which ones, how each is opened, and the paths that they have.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -293,6 +292,6 @@ fn name(reference: &str) -> String {
 }
 
 /// A folder as a reference.
-pub(super) fn reference_of(folder: &PathBuf) -> String {
+pub(super) fn reference_of(folder: &std::path::Path) -> String {
     folder.display().to_string()
 }

@@ -1,6 +1,6 @@
 //! What a model of Kyutai's is: parts by the names of its tensors, or by its published shape.
 
-use voce_models::kyutai::{KyutaiConfig, stt};
+use voce_models::kyutai::{KyutaiConfig, dialogue_shape, speech_shape, stt};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::AttentionKind;
 
@@ -26,10 +26,15 @@ pub(in crate::family) fn of_files(
     reference: &str,
 ) -> Result<(), EngineError> {
     let files = Files::find(store, reference)?;
-    let (mut layers, mut tables, mut encoder, mut decoder) = (0, 0, 0, 0);
+    let (mut layers, mut tables, mut depth, mut encoder, mut decoder) = (0, 0, 0, 0, 0);
     for (name, shape) in SafetensorsFile::open(&files.lm)?.tensors() {
-        let is_table = name.starts_with("emb.") || name.starts_with("text_emb.");
-        *(if is_table { &mut tables } else { &mut layers }) += count(shape);
+        let starts = |marks: &[&str]| marks.iter().any(|mark| name.starts_with(mark));
+        let of = match () {
+            () if starts(&["emb.", "text_emb.", "depformer_emb.", "depformer_text_emb."]) => &mut tables,
+            () if starts(&["depformer", "linears."]) => &mut depth,
+            () => &mut layers,
+        };
+        *of += count(shape);
     }
     for (name, shape) in SafetensorsFile::open(&files.mimi.path)?.tensors() {
         let decodes = name.starts_with("decoder") || name.starts_with("upsample");
@@ -41,6 +46,14 @@ pub(in crate::family) fn of_files(
         part("codec", encoder, Role::Linear, Some(mimi.frame_rate)),
         part("embeddings", tables, Role::Embedding, None),
     ];
+    if depth > 0 {
+        description.parts.push(part(
+            "depth",
+            depth,
+            Role::Backbone,
+            Some(depth_reads(&files.config, mimi.frame_rate)),
+        ));
+    }
     if description.identity.task != Some(Task::Hearing) {
         description.parts.push(part("decoder", decoder, Role::Conv, Some(mimi.frame_rate)));
     }
@@ -51,9 +64,15 @@ pub(in crate::family) fn of_files(
     Ok(())
 }
 
+/// How often the depth transformer's weights are read in a second: steps share some of them.
+fn depth_reads(config: &KyutaiConfig, frame_rate: f64) -> f64 {
+    frame_rate * config.dep_q as f64 / config.sets().max(1) as f64
+}
+
 /// Of random weights of a published size.
 pub(in crate::family) fn of_shape(description: &mut Description, shape: &Shape) {
-    let Some((config, _)) = stt::shape(shape.name) else { return };
+    let made = || speech_shape(shape.name).or_else(|| dialogue_shape(shape.name));
+    let Some((config, _)) = stt::shape(shape.name).or_else(made) else { return };
     let d = config.backbone();
     let layer = 4 * d.hidden * d.hidden + 3 * d.hidden * d.ffn + 2 * d.hidden;
     let heads = config.text_card + config.extra_heads_num_heads * config.extra_heads_dim + 1;
@@ -63,6 +82,17 @@ pub(in crate::family) fn of_shape(description: &mut Description, shape: &Shape) 
         part("codec", ENCODER_PARAMETERS, Role::Linear, Some(FRAME_RATE)),
         part("embeddings", (tables * d.hidden) as u64, Role::Embedding, None),
     ];
+    if config.dep_q > 0 {
+        let z = config.depth();
+        let set = z.layers * (4 * z.hidden * z.hidden + 3 * z.hidden * z.ffn) + d.hidden * z.hidden;
+        let depth = config.sets() * set + config.dep_q * config.card * z.hidden;
+        description.parts.push(part(
+            "depth",
+            depth as u64,
+            Role::Backbone,
+            Some(depth_reads(&config, FRAME_RATE)),
+        ));
+    }
     fill(description, &config, FRAME_RATE);
 }
 

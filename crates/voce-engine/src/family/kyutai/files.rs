@@ -47,9 +47,15 @@ impl Files {
         let located = store.find(reference)?;
         let path = located.config.clone().unwrap_or_else(|| located.root.join("config.json"));
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let text = read(&path)?;
-        let config = KyutaiConfig::from_json(&text).map_err(|e| bad_config(&path, e))?;
-        let json: Value = serde_json::from_str(&text).map_err(|e| bad_config(&path, e))?;
+        // The first repositories of Moshi have no configuration: theirs is the published package's own.
+        let (config, json) = match path.is_file() {
+            false if folder.join(LM).is_file() => (KyutaiConfig::default(), Value::Null),
+            _ => {
+                let text = read(&path)?;
+                let config = KyutaiConfig::from_json(&text).map_err(|e| bad_config(&path, e))?;
+                (config, serde_json::from_str(&text).map_err(|e| bad_config(&path, e))?)
+            }
+        };
         let named = |key: &str| json.get(key).and_then(Value::as_str);
         // Repositories that name no codec still have one, and only one.
         let only = |like: &dyn Fn(&str) -> bool| {

@@ -170,7 +170,7 @@ pub struct VoiceFiles {
     pub repo: &'static str,
     /// The commit.
     pub revision: &'static str,
-    /// The folder in the repository.
+    /// The folder in the repository; empty where names are whole paths.
     pub folder: &'static str,
     /// What follows a voice's name in its file's.
     pub suffix: &'static str,
@@ -182,7 +182,10 @@ impl VoiceFiles {
         HubFile {
             repo: RepoId::fixed(self.owner, self.repo),
             revision: self.revision.to_owned(),
-            path: format!("{}/{name}{}", self.folder, self.suffix),
+            path: match self.folder {
+                "" => format!("{name}{}", self.suffix),
+                folder => format!("{folder}/{name}{}", self.suffix),
+            },
         }
     }
 }
