@@ -158,16 +158,18 @@ fn a_model_of_another_kind_says_what_it_is() {
     let root = tempdir().unwrap();
     let store = store(root.path());
     let json = |name: &str, text: &str| folder(root.path(), name, Some(("config.json", text)), "x");
-    for (dir, part) in [
-        (json("moshi", MOSHI), "is a Moshi model, which this build cannot run yet"),
-        (json("mimi", r#"{"model_type": "mimi"}"#), "is a Mimi codec, a part of other models"),
+    for (dir, code, part) in [
+        (json("moshi", MOSHI), "other_task", "is a dialogue model"),
+        (json("mimi", r#"{"model_type": "mimi"}"#), "cannot_run", "is a Mimi codec, a part of other models"),
     ] {
         for error in open(&store, &dir) {
-            assert_eq!(error.code(), "cannot_run");
+            assert_eq!(error.code(), code);
             let text = error.to_string();
             assert!(text.contains(part) && text.contains(dir.to_str().unwrap()), "{text}");
         }
     }
+    let [speaks, hears] = open(&store, &json("tts", TTS));
+    assert_eq!((speaks.code(), hears.code()), ("bad_config", "other_task"), "{speaks} {hears}");
     let [speaks, hears] = open(&store, &json("stt", STT));
     assert_eq!((speaks.code(), hears.code()), ("other_task", "bad_config"), "{speaks} {hears}");
     let [speaks, hears] = open(&store, &json("qwen", QWEN));
