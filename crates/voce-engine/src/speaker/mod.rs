@@ -144,6 +144,7 @@ impl Speaker {
             temperature: kind.temperature,
             languages: kind.languages.clone(),
             instructions: speech.takes_instructions(),
+            words: speech.tells_words(),
         };
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let pulse = Pulse::new(Duration::from_secs_f64(kind.frame_seconds()), 2);

@@ -149,6 +149,21 @@ pub struct TtsConfig {
     /// Whether both speakers have codebooks of their own.
     #[serde(default)]
     pub multistream: bool,
+    /// Steps that the model may wait with the next word; what the published package takes when absent, as below.
+    #[serde(default)]
+    pub max_padding: Option<usize>,
+    /// Steps before the first word.
+    #[serde(default)]
+    pub initial_padding: Option<usize>,
+    /// Steps after the last.
+    #[serde(default)]
+    pub final_padding: Option<usize>,
+    /// Steps between two words.
+    #[serde(default)]
+    pub padding_between: Option<usize>,
+    /// What is added to the logit of waiting.
+    #[serde(default)]
+    pub padding_bonus: Option<f32>,
 }
 
 /// `stt_config`.
@@ -416,6 +431,9 @@ impl KyutaiConfig {
         }
         if self.dep_q > 0 {
             self.check_depth()?;
+        }
+        if let Some(bonus) = self.tts_config.and_then(|t| t.padding_bonus).filter(|b| *b != 0.0) {
+            return Err(format!("padding_bonus is {bonus}: 0 can be run"));
         }
         if self.extra_heads_num_heads > MOST_PARTS || self.extra_heads_dim > MOST_WIDTH {
             return Err("extra heads beyond measure".into());

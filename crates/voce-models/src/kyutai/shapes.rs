@@ -52,7 +52,16 @@ pub fn speech_shape(name: &str) -> Option<(KyutaiConfig, KyutaiMimiConfig)> {
             cross_attention_pos_emb_scale: 1.0,
             ..Fuser::default()
         }),
-        tts_config: Some(TtsConfig { audio_delay: 1.28, second_stream_ahead: 2, multistream: false }),
+        tts_config: Some(TtsConfig {
+            audio_delay: 1.28,
+            second_stream_ahead: 2,
+            multistream: false,
+            max_padding: None,
+            initial_padding: None,
+            final_padding: None,
+            padding_between: None,
+            padding_bonus: None,
+        }),
         model_type: Some("tts".into()),
         ..KyutaiConfig::default()
     };

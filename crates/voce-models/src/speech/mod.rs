@@ -35,6 +35,11 @@ pub trait Speech: Send + Sync {
     /// The state of `slots` passages side by side, from frames to samples.
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder>;
 
+    /// Whether it tells when each word is spoken.
+    fn tells_words(&self) -> bool {
+        false
+    }
+
     /// Whether requests can say in words how to speak.
     fn takes_instructions(&self) -> bool {
         false

@@ -6,24 +6,34 @@ use axum::extract::{RawQuery, State};
 use axum::http::Uri;
 use axum::response::Response;
 use bytes::Bytes;
-use voce_audio::AudioFormat;
+use voce_audio::{AudioFormat, RawEncoding};
 use voce_engine::talker::{TalkEvent, TalkRequest};
 
 use super::tags::{Tag, handshake};
 use crate::core::audio_out::{Breath, Encoder, Format};
 use crate::core::error::ServerError;
 use crate::core::limits;
-use crate::core::query::Query;
+use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
-use crate::ears::{Decoded, OpusInlet};
+use crate::ears::{Decoded, Inlet, OpusInlet};
 use crate::partner::{Conversation, Partner, Turn};
 
 /// Rate of the clients' audio.
 const RATE: u32 = 24_000;
 
+/// How audio goes over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Ogg Opus.
+    Ogg,
+    /// 16-bit samples at 24 kHz, for clients without a codec.
+    Pcm,
+}
+
 /// How a client wants its dialogue.
 struct Wish {
+    shape: Shape,
     request: TalkRequest,
     /// Frames of audio after which it is over.
     most: Option<usize>,
@@ -39,7 +49,15 @@ impl Wish {
             .with_top_k(query.number("audio_topk")?)
             .with_text_top_k(query.number("text_topk")?)
             .with_seed(seed.unwrap_or_else(crate::mouth::random_seed));
-        Ok(Self { request, most: query.number("max_steps")?.filter(|n| *n > 0) })
+        let shape = match query.get("format") {
+            None | Some("" | "OggOpus") => Shape::Ogg,
+            Some("Pcm") => Shape::Pcm,
+            Some(other) => {
+                let text = format!("the format '{}' is not known: use OggOpus or Pcm", short(other));
+                return Err(ServerError::bad("format", text));
+            }
+        };
+        Ok(Self { shape, request, most: query.number("max_steps")?.filter(|n| *n > 0) })
     }
 }
 
@@ -82,12 +100,17 @@ async fn talk(
 ) -> Result<Option<Frame>, Option<ServerError>> {
     partner.check()?;
     wire.binary(handshake()).await.map_err(|Gone| None)?;
-    let voice = Encoder::new(Format::File(AudioFormat::OggOpus), RATE).map_err(ServerError::from)?;
+    let format = match wish.shape {
+        Shape::Ogg => AudioFormat::OggOpus,
+        Shape::Pcm => AudioFormat::Raw(RawEncoding::S16le),
+    };
+    let voice = Encoder::new(Format::File(format), RATE).map_err(ServerError::from)?;
     let mut talk = Talk {
         partner,
         wish,
         conversation: None,
         opus: None,
+        raw: None,
         voice,
         resampler: None,
         frames: 0,
@@ -102,6 +125,7 @@ struct Talk {
     wish: Wish,
     conversation: Option<Conversation>,
     opus: Option<OpusInlet>,
+    raw: Option<Inlet>,
     voice: Encoder,
     /// From the model's rate to the clients', where they differ.
     resampler: Option<(voce_audio::Resampler, Vec<f32>)>,
@@ -179,6 +203,16 @@ impl Talk {
                 self.conversation.insert(conversation).rate()
             }
         };
+        if self.wish.shape == Shape::Pcm {
+            let raw = match &mut self.raw {
+                Some(raw) => raw,
+                none => none.insert(Inlet::new(RawEncoding::S16le, RATE, 1, rate)?),
+            };
+            if let Some(conversation) = &mut self.conversation {
+                conversation.push(raw.bytes(&data));
+            }
+            return Ok(());
+        }
         let opus = match &mut self.opus {
             Some(opus) => opus,
             none => none.insert(OpusInlet::ogg(self.partner.decoder()?, rate)),

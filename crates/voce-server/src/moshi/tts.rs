@@ -22,7 +22,7 @@ use crate::core::limits;
 use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Upgrade, Wire};
-use crate::mouth::{Ask, Mouth, Utterance};
+use crate::mouth::{Ask, Embedding, Mouth, Utterance};
 
 /// Rate of the protocol's audio.
 const RATE: u32 = 24_000;
@@ -191,6 +191,7 @@ async fn talk(
     if shape.has_messages() {
         wire.binary(pack(&TtsOut::Ready)).await.map_err(|_| None)?;
     }
+    let mut ask = ask;
     let first = loop {
         match wire.recv().await {
             Frame::Text(text) => break text.to_string(),
@@ -198,7 +199,7 @@ async fn talk(
             Frame::Binary(data) => match message(&data)? {
                 Said::Text(text) => break text,
                 Said::End => return Err(Some(nothing())),
-                Said::Nothing => {}
+                Said::Voice(voice) => ask.embedding = Some(Arc::new(voice)),
             },
             other => return Ok(Some(other)),
         }
@@ -217,18 +218,15 @@ fn nothing() -> ServerError {
 enum Said {
     Text(String),
     End,
-    Nothing,
+    /// A voice, which counts before the first text.
+    Voice(Embedding),
 }
 
 fn message(data: &[u8]) -> Result<Said, ServerError> {
     match unpack(data) {
         Ok(TtsIn::Text { text }) => Ok(Said::Text(text)),
         Ok(TtsIn::Eos) => Ok(Said::End),
-        Ok(TtsIn::Voice { embeddings, shape }) => {
-            let values = embeddings.len();
-            tracing::debug!(values, ?shape, "a voice of another model was sent: the default is used");
-            Ok(Said::Nothing)
-        }
+        Ok(TtsIn::Voice { embeddings, shape }) => Ok(Said::Voice(Embedding { values: embeddings, shape })),
         Err(e) => Err(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}"))),
     }
 }
@@ -317,6 +315,8 @@ impl Talk {
                 }
                 samples = self.utterance.next() => match samples {
                     Some(Ok(samples)) => {
+                        let words = self.utterance.take_words().into_iter();
+                        self.words.extend(words.map(|w| (w.text, w.start, w.end)));
                         self.resampler.process(&samples, &mut self.samples);
                         self.audio(wire, false).await?;
                     }
@@ -333,7 +333,8 @@ impl Talk {
                     Frame::Binary(data) => match message(&data)? {
                         Said::Text(text) => self.take_text(&text)?,
                         Said::End => self.text = None,
-                        Said::Nothing => {}
+                        // The voice speaks already.
+                        Said::Voice(_) => {}
                     },
                     other => return Ok(Some(other)),
                 }
@@ -350,7 +351,9 @@ impl Talk {
                 format!("more than {limit} bytes of text on one connection"),
             )));
         }
-        for word in text.split_whitespace() {
+        // Times are guessed for models that do not tell them.
+        let guessed = text.split_whitespace().filter(|_| !self.utterance.tells_words());
+        for word in guessed {
             let length = (word.chars().count() + 1) as f64 / LETTERS_PER_SECOND;
             if self.words.len() < MAX_WORDS {
                 self.words.push_back((word.to_owned(), self.spoken, self.spoken + length));

@@ -8,7 +8,7 @@ use voce_engine::stage::weight_bytes;
 use voce_engine::store::Store;
 use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, Voice, VoiceChoice};
 
-use super::{Ask, MouthOptions, OPENAI_VOICES};
+use super::{Ask, Clip, Embedding, MouthOptions, OPENAI_VOICES};
 use crate::core::caller::Caller;
 use crate::core::limits;
 use crate::core::models::Model;
@@ -72,7 +72,10 @@ impl Loaded {
     /// A caller's request as the engine takes it.
     pub(super) fn request(&self, ask: &Ask, caller: &Caller) -> Result<SpeakRequest, EngineError> {
         let mut request = self.manner.request.clone();
-        request.voice = self.voice(ask, caller)?;
+        request.voice = match ask.embedding.as_ref().and_then(|e| self.embedded(e)) {
+            Some(voice) => voice.into(),
+            None => self.voice(ask, caller)?,
+        };
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
         request.language = ask.language.clone().or(request.language);
@@ -80,6 +83,21 @@ impl Loaded {
             request.instruct = ask.instructions.clone().or(request.instruct);
         }
         Ok(request)
+    }
+
+    /// The voice of numbers, where they are one of this model's.
+    fn embedded(&self, embedding: &Embedding) -> Option<Voice> {
+        let bytes = embedding.file()?;
+        let clip = Clip::write(&std::env::temp_dir(), "safetensors", &bytes);
+        let voice = clip.ok().map(|clip| self.speaker.voice(&clip.path().display().to_string()));
+        match voice {
+            Some(Ok(voice)) => Some(voice),
+            other => {
+                let why = other.and_then(Result::err).map(|e| e.to_string());
+                tracing::debug!(shape = ?embedding.shape, why, "a voice of another model was sent");
+                None
+            }
+        }
     }
 
     /// The voice of a request. Only names are taken, never paths: clients have no business with files.
@@ -139,6 +157,33 @@ impl Model for Loaded {
     fn warm(&self) -> Result<(), EngineError> {
         self.voice(&Ask { any_voice: true, ..Ask::default() }, &Caller::default())?;
         self.speaker.warm()
+    }
+}
+
+/// The tensor of Kyutai's files of voices.
+const EMBEDDING: &str = "speaker_wavs";
+
+impl Embedding {
+    /// The numbers as such a file; none where they do not have the shape that they claim.
+    fn file(&self) -> Option<Vec<u8>> {
+        let count = self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+        if count != self.values.len() || count == 0 || self.values.iter().any(|v| !v.is_finite()) {
+            return None;
+        }
+        // One, two or three dimensions mean the same: those of the file.
+        let shape: Vec<usize> = match self.shape[..] {
+            [rows, width] => vec![1, rows, width],
+            _ => self.shape.clone(),
+        };
+        let offsets = [0, 4 * count];
+        let header =
+            serde_json::json!({EMBEDDING: {"dtype": "F32", "shape": shape, "data_offsets": offsets}});
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut out = (header.len() as u64).to_le_bytes().to_vec();
+        out.extend(header);
+        out.extend(self.values.iter().flat_map(|v| v.to_le_bytes()));
+        Some(out)
     }
 }
 

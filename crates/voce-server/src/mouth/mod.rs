@@ -22,7 +22,7 @@ use crate::core::metrics::{Kind, Metrics};
 use crate::core::models::{LoadError, Open, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
 use loaded::{Loaded, Manner};
-use utterance::Told;
+use utterance::{Sound, Told};
 
 pub(crate) use clip::Clip;
 pub(crate) use loaded::random_seed;
@@ -95,6 +95,15 @@ pub(crate) struct Ask {
     pub(crate) language: Option<String>,
     /// How to speak, in words; models that take no instructions do not hear of it.
     pub(crate) instructions: Option<String>,
+    /// A voice that the client has sent; models of other families do not hear of it.
+    pub(crate) embedding: Option<Arc<Embedding>>,
+}
+
+/// A voice as numbers.
+#[derive(Debug)]
+pub(crate) struct Embedding {
+    pub(crate) values: Vec<f32>,
+    pub(crate) shape: Vec<usize>,
 }
 
 /// A voice model and its slots.
@@ -245,10 +254,11 @@ impl Mouth {
         let mut told = Told::new(self);
         let speak = move |model: &Loaded| {
             let (stream, more) = speak(model)?;
-            Ok((stream, more, model.speaker.info().sample_rate as u32))
+            let info = model.speaker.info();
+            Ok((stream, more, Sound { rate: info.sample_rate as u32, tells_words: info.words }))
         };
-        let ((stream, more, rate), seat) = self.with(speak).await?;
-        told.keep(self, rate, kept);
-        Ok((Utterance::new(self, stream, rate, seat, permit, begun, told), more))
+        let ((stream, more, sound), seat) = self.with(speak).await?;
+        told.keep(self, sound.rate, kept);
+        Ok((Utterance::new(self, stream, sound, seat, permit, begun, told), more))
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::time::Sleep;
-use voce_engine::speaker::SpeakStats;
+use voce_engine::speaker::{SpeakStats, SpokenWord};
 use voce_engine::{EngineError, SpeechStream, StageTime};
 
 use super::Mouth;
@@ -69,16 +69,28 @@ impl Told {
     }
 }
 
+/// What a model's speech is like.
+#[derive(Clone, Copy)]
+pub(super) struct Sound {
+    /// Samples per second.
+    pub(super) rate: u32,
+    /// Whether it tells when words are spoken.
+    pub(super) tells_words: bool,
+}
+
 /// Speech on its way to a client. Dropping it frees its slot within a frame.
 pub(crate) struct Utterance {
     stream: SpeechStream,
     rate: u32,
+    tells_words: bool,
     mouth: Arc<Mouth>,
     seat: Seat,
     permit: Permit,
     begun: Instant,
     told: Told,
     samples: usize,
+    /// Words of the last samples.
+    words: Vec<SpokenWord>,
     /// When a listener who began at the first chunk will have heard all of it.
     playing: Option<Instant>,
     waited: bool,
@@ -99,7 +111,7 @@ impl Utterance {
     pub(super) fn new(
         mouth: &Arc<Mouth>,
         stream: SpeechStream,
-        rate: u32,
+        sound: Sound,
         seat: Seat,
         permit: Permit,
         begun: Instant,
@@ -111,13 +123,15 @@ impl Utterance {
             reader: Reader::new(limits.reader_grace),
             idle: Idle { patience: limits.slot_idle, alarm, samples: 0 },
             stream,
-            rate,
+            rate: sound.rate,
+            tells_words: sound.tells_words,
             mouth: mouth.clone(),
             seat,
             permit,
             begun,
             told,
             samples: 0,
+            words: Vec::new(),
             playing: None,
             waited: false,
             ended: false,
@@ -127,6 +141,16 @@ impl Utterance {
     /// Samples per second.
     pub(crate) fn rate(&self) -> u32 {
         self.rate
+    }
+
+    /// Words that the samples of the last [`Utterance::next`] begin or complete.
+    pub(crate) fn take_words(&mut self) -> Vec<SpokenWord> {
+        std::mem::take(&mut self.words)
+    }
+
+    /// Whether the model tells when words are spoken.
+    pub(crate) fn tells_words(&self) -> bool {
+        self.tells_words
     }
 
     pub(crate) fn stats(&self) -> SpeakStats {
@@ -161,6 +185,7 @@ impl Utterance {
                 if let Some(tap) = &mut self.told.tap {
                     tap.audio(&chunk.samples);
                 }
+                self.words = chunk.words;
                 Poll::Ready(Some(Ok(chunk.samples)))
             }
             Poll::Ready(Some(Err(error))) => {

@@ -108,6 +108,29 @@ fn loudness(samples: &[f32], at: usize) -> f32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_without_a_codec_send_and_get_samples() {
+    let server = start(Parrot { longest: 6, ..Default::default() }, 1, Limits::default()).await;
+    let mut socket = server.socket("/api/chat?format=Pcm").await;
+    assert_eq!(&socket.next_binary().await[..], [0; 9]);
+    let said = speech(6);
+    let bytes: Vec<u8> = said.iter().flat_map(|s| ((s * 32767.0) as i16).to_le_bytes()).collect();
+    // Pieces of any size, half samples too.
+    for piece in bytes.chunks(1001) {
+        socket.binary([&[1], piece].concat()).await;
+    }
+    let (audio, text, code) = hear(&mut socket, 1000).await;
+    assert_eq!((text.as_str(), code), ("1 2 3 4 5 6 ", Some(1000)));
+    assert_eq!(audio.len(), 5 * FRAME * 2);
+    let worst = audio.chunks(2).zip(bytes.chunks(2)).map(|(a, b)| {
+        let of = |c: &[u8]| i32::from(i16::from_le_bytes([c[0], c[1]]));
+        (of(a) - of(b)).abs()
+    });
+    assert!(worst.max().unwrap() <= 1);
+    let refused = server.try_socket("/api/chat?format=Mp3", &[]).await.err().unwrap();
+    assert!(matches!(refused, Error::Http(r) if r.status() == StatusCode::BAD_REQUEST));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_of_60_and_120_ms_are_heard() {
     let server = start(Parrot::default(), 1, Limits::default()).await;
     for n in [3, 6] {

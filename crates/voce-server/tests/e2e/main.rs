@@ -20,6 +20,7 @@ mod faults;
 mod floods;
 mod journal;
 mod kyutai;
+mod kyutai_say;
 mod listening;
 mod lobby;
 mod malformed;

@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) speak_slots: usize,
     /// Speech never ends by itself.
     pub(crate) endless: bool,
+    /// Speech ends when all is said, however long that is.
+    pub(crate) whole: bool,
     pub(crate) keep_alive: Option<std::time::Duration>,
     pub(crate) keep_warm: Option<std::time::Duration>,
     /// Faults of the voice.
@@ -69,6 +71,7 @@ impl Default for Setup {
             speak: true,
             speak_slots: 4,
             endless: false,
+            whole: false,
             keep_alive: None,
             keep_warm: None,
             faults: Faults::default(),
@@ -137,6 +140,7 @@ impl Setup {
             mouth.queue = self.queue;
             let eos_threshold = self.endless.then_some(1e9);
             let max_frames = if self.endless { Some(400_000) } else { Some(12) };
+            let max_frames = max_frames.filter(|_| !self.whole);
             mouth.request = SpeakRequest::default()
                 .with_eos_threshold(eos_threshold)
                 .with_max_frames(max_frames)

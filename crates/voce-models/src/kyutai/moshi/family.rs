@@ -137,8 +137,10 @@ impl Dialogue for Moshi {
                 return bad(what, format!("{t:?}"), "use 0 to 10");
             }
         }
-        if request.top_k.is_some_and(|k| k > crate::speech::MAX_TOP_K) {
-            return bad("top k", request.top_k.unwrap_or_default().to_string(), "use 0 to 100000");
+        for (what, value) in [("top k", request.top_k), ("text top k", request.text_top_k)] {
+            if let Some(k) = value.filter(|k| *k > crate::speech::MAX_TOP_K) {
+                return bad(what, k.to_string(), "use 0 to 100000");
+            }
         }
         Ok(())
     }

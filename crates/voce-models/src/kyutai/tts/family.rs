@@ -13,6 +13,7 @@ use super::sound::TtsVocoder;
 use super::synth::KyutaiSynth;
 use super::voice::{MAX_PREFIX_FRAMES, Sources, Voice as Speaker};
 use crate::codec::Codec as _;
+use crate::kyutai::TtsConfig;
 use crate::kyutai::{Condition, FrameLm, KyutaiConfig};
 use crate::mimi::Mimi;
 use crate::speech::{
@@ -126,11 +127,12 @@ pub struct SynthSetting {
 }
 
 impl SynthSetting {
-    fn new(frame_rate: f64) -> Self {
+    fn new(frame_rate: f64, config: &KyutaiConfig) -> Self {
+        let said = |of: fn(&TtsConfig) -> Option<usize>| config.tts_config.as_ref().and_then(of);
         Self {
-            max_padding: MAX_PADDING,
-            initial_padding: INITIAL_PADDING,
-            final_padding: FINAL_PADDING,
+            max_padding: said(|t| t.max_padding).unwrap_or(MAX_PADDING),
+            initial_padding: said(|t| t.initial_padding).unwrap_or(INITIAL_PADDING),
+            final_padding: said(|t| t.final_padding).unwrap_or(FINAL_PADDING),
             frame_rate,
         }
     }
@@ -177,7 +179,8 @@ impl KyutaiTts {
             stages: stages(&frames, &mimi, frame_rate, formats),
         };
         let sources = Sources::load(loader, &config)?;
-        let common = Common::new(frames, sources, &SynthSetting::new(frame_rate));
+        let setting = SynthSetting::new(frame_rate, &config);
+        let common = Common::new(frames, sources, &setting);
         Ok(Some(Self { info, common, tokenizer, mimi: Arc::new(mimi) }))
     }
 
@@ -250,11 +253,12 @@ impl Speech for KyutaiTts {
 
     fn script(&self, request: &SpeakRequest) -> Result<Box<dyn Script>, SpeechError> {
         self.check(request)?;
+        let config = self.common.frames.config().tts_config;
         Ok(Box::new(KyutaiScript {
             tokenizer: self.tokenizer.clone(),
             max_tokens: if request.max_tokens == MODEL_TOKENS { usize::MAX } else { request.max_tokens },
             turns: self.common.sources.is_some(),
-            between: PADDING_BETWEEN,
+            between: config.and_then(|t| t.padding_between).unwrap_or(PADDING_BETWEEN),
             frame_rate: self.info.frame_rate(),
             pauses: PauseBudget::default(),
             state: ScriptState::default(),
@@ -267,6 +271,10 @@ impl Speech for KyutaiTts {
 
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder> {
         Box::new(TtsVocoder::new(self.mimi.clone(), room))
+    }
+
+    fn tells_words(&self) -> bool {
+        true
     }
 
     fn count_tokens(&self, text: &str) -> usize {
