@@ -9,10 +9,12 @@ mod hear;
 mod kyutai;
 mod kyutai_say;
 mod models;
+mod modules;
 #[cfg(feature = "nano")]
 mod nano;
 mod sandbox;
 mod say;
 mod serve;
 mod streams;
+mod talk;
 mod voices;

@@ -10,6 +10,9 @@ use voce_engine::store::Store;
 use super::convert::{CODEC, GGUF_WEIGHTS, TOKENIZER, WEIGHTS};
 use crate::failure::{Failure, Outcome};
 
+/// The configuration that a codec may have beside it.
+const CODEC_CONFIG: &str = "mimi_config.json";
+
 /// What a module's model is made of.
 pub(crate) struct Parts {
     pub(crate) config: Value,
@@ -26,8 +29,13 @@ pub(crate) fn lay_out(store: &Store, name: &str, mut parts: Parts) -> Outcome<Pa
     parts.config["mimi_name"] = CODEC.into();
     parts.config["tokenizer_name"] = TOKENIZER.into();
     let config = format!("{:#}\n", parts.config);
-    let files = [(weights, &parts.weights), (CODEC, &parts.codec), (TOKENIZER, &parts.tokenizer)];
-    let files = files.map(|(name, path)| (name, std::path::absolute(path).unwrap_or_else(|_| path.clone())));
+    // A codec of another shape than the published one has its configuration beside it.
+    let beside = Some(parts.codec.with_file_name(CODEC_CONFIG)).filter(|path| path.is_file());
+    let mut files = vec![(weights, parts.weights), (CODEC, parts.codec), (TOKENIZER, parts.tokenizer)];
+    files.extend(beside.map(|path| (CODEC_CONFIG, path)));
+    for (_, path) in &mut files {
+        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    }
     let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((&config, &files));
     let safe: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let folder = store.settings().voce_home.join("modules").join(format!("{safe}-{digest:016x}"));
