@@ -110,7 +110,8 @@ fn every_module_answers_at_its_path() {
     assert_eq!(status, 200, "{got}");
     let expected = std::fs::read_to_string(kyutai("stt_heads").join("messages.json")).unwrap();
     let expected: Value = serde_json::from_str(&expected).unwrap();
-    let words = |messages: &Value| messages.as_array().unwrap().iter().filter(|m| m["type"] == "Word").count();
+    let words =
+        |messages: &Value| messages.as_array().unwrap().iter().filter(|m| m["type"] == "Word").count();
     assert_eq!(words(&got), words(&expected["messages"]), "{got}");
     assert_eq!(got[0]["start_time"], 0.0);
     // What there is, in moshi-server's words.
