@@ -201,7 +201,11 @@ pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Re
             qwen::describe::of_entry(description, entry);
             Ok(())
         }
-        Family::FastConformer | Family::Kyutai => Ok(()),
+        Family::Kyutai => {
+            kyutai::describe::of_entry(description, entry);
+            Ok(())
+        }
+        Family::FastConformer => Ok(()),
     }
 }
 
