@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use voce_engine::EngineError;
 use voce_engine::listener::{
     EndReason, Endpointing, ListenEvent, ListenRequest, Listener, ListenerOptions, TranscriptStream, Word,
 };
 use voce_engine::store::{Settings, Store};
+use voce_engine::{EngineError, Placement};
 use voce_nn::Precision;
 use voce_nn::weights::SafetensorsFile;
+use voce_runtime::cuda::Device;
 use voce_text::Tokenizer;
 
 const CASES: [&str; 2] = ["stt_heads", "stt_late"];
@@ -19,11 +20,16 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn open(name: &str, slots: usize, lanes: usize) -> Listener {
+    open_with(name, slots, lanes, Placement::Cpu)
+}
+
+fn open_with(name: &str, slots: usize, lanes: usize, place: Placement) -> Listener {
     let settings = Settings::from_vars(|name| (name == "HOME").then(|| "/nowhere".into())).unwrap();
     let options = ListenerOptions::default()
         .with_precision(Some(Precision::F32))
         .with_threads(1)
         .with_slots(slots)
+        .with_device(place)
         .with_lanes(lanes);
     Listener::open(&Store::new(settings), folder(name).to_str().unwrap(), &options).unwrap()
 }
@@ -156,6 +162,27 @@ fn streams_side_by_side_hear_what_one_hears_alone() {
         });
         assert_eq!(alone, together, "{name} in {lanes} lanes");
     }
+}
+
+#[test]
+fn a_device_hears_what_the_cpu_hears_and_forgets_nothing_between_parts() {
+    let device = Device::emulated().unwrap();
+    let (name, audio) = ("stt_late", audio("stt_late"));
+    // The emulated device is slow.
+    let audio = &audio[..7 * 64 + 30];
+    let there = open_with(name, 2, 1, device.clone().into());
+    there.warm().unwrap();
+    let run = |listener: &Listener| {
+        let (mut sender, stream) = listener.listen(&everything()).unwrap();
+        sender.push(&audio[..200]).unwrap();
+        sender.end_utterance();
+        sender.push(&audio[200..]).unwrap();
+        sender.finish();
+        rest(stream).unwrap()
+    };
+    let (got, want) = (run(&there), run(&open(name, 2, 1)));
+    assert_eq!((got.drawn, got.words, got.ends), (want.drawn, want.words, want.ends));
+    device.status().unwrap();
 }
 
 #[test]

@@ -131,6 +131,19 @@ pub(crate) fn open_dialogue(
     }
 }
 
+/// A model that holds conversations, of a published size, with random weights.
+pub(crate) fn random_dialogue(
+    shape: &Shape,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedDialogue, EngineError> {
+    match shape.family {
+        Family::Kyutai => kyutai::dialogue::random(shape, seed, place, precision),
+        Family::FastConformer | Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
+    }
+}
+
 /// Opens the codec of a model, or a codec by itself; a model without one says what it is.
 pub(crate) fn open_codec(
     store: &Store,
@@ -188,7 +201,11 @@ pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Re
             qwen::describe::of_entry(description, entry);
             Ok(())
         }
-        Family::FastConformer | Family::Kyutai => Ok(()),
+        Family::Kyutai => {
+            kyutai::describe::of_entry(description, entry);
+            Ok(())
+        }
+        Family::FastConformer => Ok(()),
     }
 }
 

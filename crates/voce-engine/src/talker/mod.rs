@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use voce_models::dialogue::Dialogue;
 use voce_nn::Precision;
-use voce_runtime::Isa;
 use voce_runtime::cuda::Device;
+use voce_runtime::{Exec, Isa};
 
 pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
 pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
@@ -22,7 +22,7 @@ use crate::fault::Faults;
 use crate::lane::{Lane, Team, default_threads};
 use crate::packed;
 use crate::pulse::Pulse;
-use crate::store::Store;
+use crate::store::{Store, Task};
 use crate::trace::{Trace, Tracer};
 use crate::wake::Waker;
 use crate::{EngineError, family};
@@ -191,6 +191,20 @@ impl Talker {
         self.waker.wake();
         Ok((TalkSender { line: line.clone() }, TalkStream { line }))
     }
+}
+
+/// A model of a published size with random weights and an executor of where it runs, for measurements without threads of
+/// the engine's own.
+pub fn random_dialogue(
+    shape: &str,
+    seed: u64,
+    options: &TalkerOptions,
+) -> Result<(Arc<dyn Dialogue>, Exec), EngineError> {
+    let place = Place::new(&options.device, options.isa)?;
+    let shape = crate::shape(Task::Dialogue, shape)?;
+    let opened = family::random_dialogue(shape, seed, &place, place.precision(options.precision))?;
+    let threads = if options.threads == 0 { default_threads() } else { options.threads };
+    Ok((opened.dialogue, place.exec(threads)?))
 }
 
 impl Drop for Talker {

@@ -438,6 +438,17 @@ impl KyutaiConfig {
         if self.extra_heads_num_heads > MOST_PARTS || self.extra_heads_dim > MOST_WIDTH {
             return Err("extra heads beyond measure".into());
         }
+        if let Some(tts) = self.tts_config {
+            if tts.multistream {
+                return Err("tts_config.multistream: one speaker's codebooks can be run".into());
+            }
+            if tts.second_stream_ahead > 0 && !self.demux_second_stream {
+                return Err("tts_config.second_stream_ahead without demux_second_stream".into());
+            }
+            if !(0.0..=60.0).contains(&tts.audio_delay) {
+                return Err(format!("tts_config.audio_delay is {}: 0 to 60 s can be run", tts.audio_delay));
+            }
+        }
         self.check_conditions()?;
         self.backbone().check()?;
         if self.dim % self.num_heads != 0 {
@@ -615,6 +626,17 @@ mod tests {
             (r#""causal":true"#, r#""causal":true,"quantize":true"#, "quantize"),
             (r#""causal":true"#, r#""causal":true,"lora":true"#, "lora"),
             (r#""causal":true"#, r#""causal":true,"cross_attention":true"#, "cross_attention"),
+            (
+                r#""causal":true"#,
+                r#""causal":true,"tts_config":{"audio_delay":1,"multistream":true}"#,
+                "multistream",
+            ),
+            (r#""causal":true"#, r#""causal":true,"tts_config":{"audio_delay":61}"#, "audio_delay is 61"),
+            (
+                r#""causal":true"#,
+                r#""causal":true,"tts_config":{"audio_delay":60,"second_stream_ahead":2}"#,
+                "second_stream_ahead",
+            ),
             (r#""dim":2048"#, r#""dim":0"#, "dim is 0"),
             (r#""dim":2048,"#, "", "dim"),
         ] {

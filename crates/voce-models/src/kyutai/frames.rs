@@ -141,11 +141,17 @@ impl FrameLm {
         if let Some(cross) = &mut state.lm.decoder.cross {
             look(cross, rows);
         }
-        self.lm.step(exec, &mut state.lm, &live);
+        // Text that does not depend on the draw needs none.
+        let known = |r: &FrameRow| r.branch.is_some_and(|b| b.then == b.otherwise);
+        let draws_text = watch.is_some() || !rows.iter().all(known);
+        match draws_text {
+            true => self.lm.step(exec, &mut state.lm, &live),
+            false => self.lm.step_rows(exec, &mut state.lm, &live),
+        }
         if let Some(watch) = &mut watch {
             watch(0, &live, state.lm.logits(exec, live.len()));
         }
-        self.draw_text(exec, state, &live, rows);
+        self.draw_text(exec, state, &live, rows, draws_text);
         let draws = self.draws();
         let audio: Vec<DepthRow> = speak
             .iter()
@@ -175,7 +181,14 @@ impl FrameLm {
     }
 
     /// Draws the text of all live rows; what those without a condition draw, nobody looks at.
-    fn draw_text(&self, exec: &mut Exec, state: &mut FrameState, live: &[usize], rows: &[FrameRow]) {
+    fn draw_text(
+        &self,
+        exec: &mut Exec,
+        state: &mut FrameState,
+        live: &[usize],
+        rows: &[FrameRow],
+        draws_text: bool,
+    ) {
         let draws: Vec<SampleRow> = live
             .iter()
             .map(|&slot| {
@@ -189,9 +202,11 @@ impl FrameLm {
             return self.lm.draw(exec, lm, &draws);
         };
         let drawn = self.lm.drawn();
-        let op =
-            SampleOp { logits: lm.logits.view(), rows: &draws, column: drawn, history: None, next: None };
-        exec.sample(op, &mut lm.tokens);
+        if draws_text {
+            let op =
+                SampleOp { logits: lm.logits.view(), rows: &draws, column: drawn, history: None, next: None };
+            exec.sample(op, &mut lm.tokens);
+        }
         let columns = self.lm.audio();
         let pairs = |of: fn(&Branch) -> TextPair| -> Vec<u32> {
             let none = [NONE; 2];

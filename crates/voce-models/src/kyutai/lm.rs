@@ -165,13 +165,18 @@ impl Lm {
 
     /// Runs one step of the live slots: a row each, in their order.
     pub fn step(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
-        self.embed(exec, state, live);
-        self.run(exec, state, live);
+        self.step_rows(exec, state, live);
         self.heads(exec, state, live.len());
     }
 
+    /// As [`Lm::step`], without logits: for steps whose text is known.
+    pub(super) fn step_rows(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
+        self.embed(exec, state, live);
+        self.run(exec, state, live);
+    }
+
     /// The sums of the live slots' embeddings.
-    pub(super) fn embed(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
+    fn embed(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
         let parts: Vec<EmbedPart<'_>> =
             self.tables.iter().enumerate().map(|(column, table)| EmbedPart { table, column }).collect();
         let op = EmbedOp { parts: &parts, tokens: &state.tokens, slots: live, place: EveryRow::default() };

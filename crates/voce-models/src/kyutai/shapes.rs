@@ -99,7 +99,8 @@ mod tests {
         let depth = tts.sets() * (z.layers * layer(&z) + d.hidden * z.hidden) + 32 * tts.card * z.hidden;
         let tables = (tts.n_q * 2049 + 2 * 8001 + 2 * d.hidden) * d.hidden;
         let low = 31 * (2049 + z.hidden) * 128 + (8001 + 2 * z.hidden) * 128;
-        assert_eq!((backbone + depth + tables + low) / 1_000_000, 1836);
+        let conditions = (512 + 2048 + 16 + 2 + 3) * d.hidden;
+        assert_eq!((backbone + depth + tables + low + conditions) / 1_000_000, 1836);
         assert!(dialogue_shape("moshi-7b").is_some() && dialogue_shape("moshi").is_none());
         assert!(speech_shape("tts").is_none());
         let weights = random_weights(&tts, 1);

@@ -320,7 +320,7 @@ impl MimiEncoder {
 
 impl MimiEncoderState {
     /// The latents of the last call.
-    pub(super) fn latents(&self) -> &Buffer {
+    pub(crate) fn latents(&self) -> &Buffer {
         &self.latents
     }
 

@@ -82,6 +82,13 @@ fn projection(l: &Loader, outputs: usize, inputs: usize) -> Result<Option<Linear
     layer.map(Some)
 }
 
+/// Products with a codebook's entries, less half of each entry's own square.
+fn scores(l: &Loader, c: &SplitQuantizerConfig, entries: &[f32]) -> Result<Linear, WeightError> {
+    let half = |row: &[f32]| -0.5 * row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    let bias = entries.chunks_exact(c.dimension).map(|row| half(row) as f32).collect();
+    Ok(Linear::from_values(l, Format::F32, c.bins, c.dimension, entries)?.with_bias(bias))
+}
+
 /// Latents to codes.
 pub struct SplitSearch {
     books: Arc<Codebooks>,
@@ -102,14 +109,22 @@ impl SplitSearch {
     pub fn load(l: &Loader, books: Arc<Codebooks>) -> Result<Self, WeightError> {
         let c = books.config;
         let input = |part: &str| projection(&l.sub(part).sub("input_proj"), c.dimension, c.input_dimension);
-        let scores = (0..books.len()).map(|book| {
-            let entries = entries(l, &c, book)?;
-            let half = |row: &[f32]| -0.5 * row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
-            let bias = entries.chunks_exact(c.dimension).map(|row| half(row) as f32).collect();
-            Ok(Linear::from_values(l, Format::F32, c.bins, c.dimension, &entries)?.with_bias(bias))
-        });
+        let scores = (0..books.len()).map(|book| scores(l, &c, &entries(l, &c, book)?));
         let scores = scores.collect::<Result<_, WeightError>>()?;
         Ok(Self { input: [input("rvq_first")?, input("rvq_rest")?], scores, books })
+    }
+
+    /// A search of a codec with names of its own: the projections of both parts, and the entries of every codebook.
+    pub(crate) fn from_entries(
+        l: &Loader,
+        c: SplitQuantizerConfig,
+        input: [Option<Linear>; 2],
+        entries: &[Vec<f32>],
+    ) -> Result<Self, WeightError> {
+        let tables = entries.iter().map(|e| l.table_of(e, c.bins, c.dimension, Format::F32));
+        let scores = entries.iter().map(|e| scores(l, &c, e));
+        let books = Codebooks { tables: tables.collect::<Result<_, _>>()?, first: c.first, config: c };
+        Ok(Self { input, scores: scores.collect::<Result<_, _>>()?, books: Arc::new(books) })
     }
 
     /// The codebooks.

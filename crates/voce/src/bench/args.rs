@@ -10,6 +10,7 @@ use super::codec::BenchCodecArgs;
 use super::decode_args::BenchDecodeArgs;
 use super::hear_args::BenchHearArgs;
 use super::serve::args::BenchServeArgs;
+use super::talk::BenchTalkArgs;
 use crate::args::PrecisionArg;
 use crate::device::DeviceArgs;
 
@@ -22,6 +23,8 @@ pub(crate) enum BenchCommand {
     Hear(BenchHearArgs),
     /// Measure how long a codec takes for a frame
     Codec(BenchCodecArgs),
+    /// Measure how long a frame of conversations takes
+    Talk(BenchTalkArgs),
     /// Measure how long a frame of a decoder-only model takes
     Decode(BenchDecodeArgs),
     /// Measure what streams cost the server

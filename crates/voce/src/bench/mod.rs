@@ -14,6 +14,7 @@ pub(crate) mod limits;
 mod measure;
 mod report;
 mod serve;
+mod talk;
 mod texts;
 mod trace;
 mod voice;
@@ -46,6 +47,7 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
         BenchCommand::Say(args) => args,
         BenchCommand::Hear(args) => return hear::run(console, &args),
         BenchCommand::Codec(args) => return codec::run(console, &args),
+        BenchCommand::Talk(args) => return talk::run(console, &args),
         BenchCommand::Decode(args) => return decode::run(console, &args),
         BenchCommand::Serve(args) => return serve::run(console, &args),
     };

@@ -8,7 +8,7 @@ use super::Files;
 use crate::EngineError;
 use crate::describe::{AttentionInfo, Description, PartInfo, Role, count};
 use crate::store::catalogue::Shape;
-use crate::store::{Store, Task};
+use crate::store::{Entry, Store, Task};
 
 /// Frames in a second of the published codec.
 const FRAME_RATE: f64 = 12.5;
@@ -67,6 +67,16 @@ pub(in crate::family) fn of_files(
 /// How often the depth transformer's weights are read in a second: steps share some of them.
 fn depth_reads(config: &KyutaiConfig, frame_rate: f64) -> f64 {
     frame_rate * config.dep_q as f64 / config.sets().max(1) as f64
+}
+
+/// Of a model of the catalogue that is not here.
+pub(in crate::family) fn of_entry(description: &mut Description, entry: &Entry) {
+    if let Some(voices) = entry.voices {
+        description
+            .facts
+            .push(("voices", format!("{} and others of kyutai/tts-voices", voices.names.join(", "))));
+    }
+    description.facts.push(("audio", format!("24000 Hz, {FRAME_RATE} frames a second")));
 }
 
 /// Of random weights of a published size.

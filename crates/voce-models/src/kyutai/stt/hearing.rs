@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use voce_nn::{Formats, Loader, Precision, WeightError};
-use voce_runtime::{Exec, KvSpec, Sampling};
+use voce_runtime::{Exec, Format, KvFormat, KvSpec, Sampling};
 use voce_text::Tokenizer;
 
 use super::ear::SttEar;
@@ -80,6 +80,13 @@ pub(super) struct Wish {
     pub sampling: Sampling,
 }
 
+/// Formats of the codec: codes decide what is heard, and its weights and rings are few beside the language model's.
+fn codec_formats(f: Formats) -> Formats {
+    let linear = if f.linear == Format::Fp8 { Format::Bf16 } else { f.linear };
+    let kv = if f.kv == KvFormat::Fp8 { KvFormat::Bf16 } else { f.kv };
+    Formats { linear, kv, ..f }
+}
+
 /// Steps of a delay in seconds. Kyutai's own server counts the 2.5 s of its larger model as 32 steps.
 fn steps(seconds: f64, rate: f64) -> usize {
     let steps = seconds * rate;
@@ -98,7 +105,7 @@ impl Stt {
         let temperature = temperature.or(config.lm_gen_config.temp_text).unwrap_or(0.0);
         let named = &published(mimi);
         let books = Arc::new(Codebooks::load(&named.sub("quantizer"), &mimi_config.quantizer, config.n_q)?);
-        let mimi = MimiTokenizer::load(named, &mimi_config, formats, books)?;
+        let mimi = MimiTokenizer::load(named, &mimi_config, codec_formats(formats), books)?;
         let lm = Lm::load(exec, lm, &config, formats)?;
         let info = info(&lm, &mimi, &mimi_config, delay, formats);
         Ok(Self(Arc::new(Model {
@@ -141,7 +148,7 @@ fn info(
         per: Per::Frame,
         per_second: Some(config.frame_rate),
         together: 1,
-        format: formats.linear,
+        format: codec_formats(formats).linear,
         prompts: false,
     };
     let backbone = StageInfo {
