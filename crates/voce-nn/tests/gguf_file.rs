@@ -119,6 +119,8 @@ fn a_file_is_known_by_its_first_bytes() {
     let gguf = file(&sample());
     let weights = voce_nn::weights::open(gguf.path()).unwrap();
     assert_eq!(weights.shape("a"), Some(vec![2, 3]));
+    let listed = voce_nn::weights::shapes(gguf.path()).unwrap();
+    assert!(listed.len() == 5 && listed.contains(&("q".into(), vec![2, 32])), "{listed:?}");
     let header = br#"{"s":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header);

@@ -99,6 +99,9 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     if let Some(addr) = options.wyoming.filter(|addr| !addr.ip().is_loopback()) {
         console.note(&format!("warning: whoever reaches {addr} can use Wyoming, which has no keys"));
     }
+    for mount in options.mounts.iter().filter(|m| m.open && !options.keys.is_empty()) {
+        console.note(&format!("{} needs no key, as moshi-server has it", mount.path));
+    }
     if options.journal.tokens.is_some() || options.journal.audio.is_some() {
         console.note(
             "warning: what people say is kept on this machine (--log-tokens, --capture-audio): tell them",

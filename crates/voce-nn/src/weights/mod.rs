@@ -146,6 +146,16 @@ pub fn open(path: &Path) -> Result<Arc<dyn Weights>, WeightError> {
     })
 }
 
+/// Names and shapes of all tensors of a file that [`open`] opens.
+pub fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>, WeightError> {
+    let owned = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.to_vec());
+    Ok(if gguf_file::is_gguf(path)? {
+        GgufFile::open(path)?.tensors().map(owned).collect()
+    } else {
+        SafetensorsFile::open(path)?.tensors().map(owned).collect()
+    })
+}
+
 /// Loads tensors under a prefix and packs them.
 #[derive(Clone)]
 pub struct Loader {

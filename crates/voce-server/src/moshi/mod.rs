@@ -9,9 +9,12 @@ mod tags;
 pub(crate) mod tts;
 mod wire;
 
-/// Reads a message both as one of recognition and as one of speech.
+/// Reads a message as one of recognition, of speech, and of a dialogue or room.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(data: &[u8]) {
     let _ = wire::unpack::<wire::AsrIn>(data);
     let _ = wire::unpack::<wire::TtsIn>(data);
+    if let Some((_, rest)) = tags::Tag::read(data) {
+        let _ = rooms::codes(rest);
+    }
 }

@@ -305,7 +305,7 @@ async fn produce(
     }
 }
 
-fn codes(bytes: &[u8]) -> Result<Vec<u32>, ServerError> {
+pub(super) fn codes(bytes: &[u8]) -> Result<Vec<u32>, ServerError> {
     let (codes, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
         return Err(ServerError::malformed("codes are 32 bits each, little endian: the message is cut off"));

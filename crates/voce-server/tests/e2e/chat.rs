@@ -130,6 +130,22 @@ async fn clients_without_a_codec_send_and_get_samples() {
     assert!(matches!(refused, Error::Http(r) if r.status() == StatusCode::BAD_REQUEST));
 }
 
+/// moshi-server ends after 4096 steps or six minutes; here only the client does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_lasts_as_long_as_its_client_wants() {
+    let server = start(Parrot::default(), 1, Limits::default()).await;
+    let mut socket = server.socket("/api/chat?format=Pcm").await;
+    socket.next_binary().await;
+    let mut second = vec![0; 1 + 2 * 10 * FRAME];
+    second[0] = 1;
+    for _ in 0..460 {
+        socket.binary(second.clone()).await;
+        hear(&mut socket, 10).await;
+    }
+    socket.binary(second).await;
+    assert!(hear(&mut socket, 1).await.1.starts_with("4601 "));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_of_60_and_120_ms_are_heard() {
     let server = start(Parrot::default(), 1, Limits::default()).await;

@@ -33,6 +33,8 @@ pub(super) fn read(text: &str, flags: &Settings) -> Result<Settings, String> {
         api_key: config.authorized_ids.into_iter().collect(),
         no_speak: true,
         no_hear: true,
+        // Dashboards read them without a key there.
+        open_metrics: true,
         modules: Modules { static_dir: config.static_dir, ..Modules::default() },
         ..Settings::default()
     };

@@ -246,12 +246,12 @@ fn settings_that_are_none() {
         (
             "authorized_ids = ['a']\n[modules.m]\ntype = 'Lm'\npath = '/api/chat'",
             &[],
-            "dialogue models are not run yet",
+            "module 'm' (Lm): missing field",
         ),
         (
             "authorized_ids = ['a']\n[modules.m]\ntype = 'BatchedAsr'\npath = '/api/asr-streaming'",
             &[],
-            "speech-to-text models are not run yet",
+            "module 'm' (BatchedAsr): missing field",
         ),
     ] {
         let (code, message) = check(text, more);

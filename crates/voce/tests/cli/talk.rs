@@ -107,3 +107,67 @@ fn what_cannot_be_is_refused_and_leaves_no_trace() {
     assert!(code == 2 && text.contains("sound card"), "{code} {text}");
     assert_eq!(s.results(), ["user.wav"]);
 }
+
+/// The tensors of a safetensors file of floats as GGUF.
+fn as_gguf(from: &Path) -> Vec<u8> {
+    let file = SafetensorsFile::open(from).unwrap();
+    let mut names: Vec<String> = file.tensors().map(|(name, _)| name.to_owned()).collect();
+    names.sort();
+    let (mut table, mut data) = (Vec::new(), Vec::new());
+    for name in &names {
+        let tensor = file.get(name, &[]).unwrap().unwrap();
+        data.resize(data.len().next_multiple_of(32), 0u8);
+        table.extend((name.len() as u64).to_le_bytes());
+        table.extend(name.as_bytes());
+        table.extend((tensor.shape.len() as u32).to_le_bytes());
+        tensor.shape.iter().rev().for_each(|&d| table.extend((d as u64).to_le_bytes()));
+        table.extend(0u32.to_le_bytes());
+        table.extend((data.len() as u64).to_le_bytes());
+        data.extend(tensor.values.iter().flat_map(|v| v.to_le_bytes()));
+    }
+    let mut out = b"GGUF".to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend((names.len() as u64).to_le_bytes());
+    out.extend(0u64.to_le_bytes());
+    out.extend(table);
+    out.resize(out.len().next_multiple_of(32), 0);
+    out.extend(data);
+    out
+}
+
+#[test]
+fn weights_in_gguf_give_the_same_answer() {
+    let (s, m) = (Sandbox::new(), kyutai("talk"));
+    let dump = SafetensorsFile::open(&m.join("dump.safetensors")).unwrap();
+    let (wav, out) = (user(&s, &dump), s.out("b.wav"));
+    let copy = s.out("gguf");
+    std::fs::create_dir(&copy).unwrap();
+    for name in ["mimi.safetensors", "mimi_config.json", "tokenizer.model"] {
+        std::fs::copy(m.join(name), copy.join(name)).unwrap();
+    }
+    std::fs::write(copy.join("model.gguf"), as_gguf(&m.join("model.safetensors"))).unwrap();
+    let config = std::fs::read_to_string(m.join("config.json")).unwrap();
+    assert!(config.contains("\"model.safetensors\""));
+    std::fs::write(copy.join("config.json"), config.replace("\"model.safetensors\"", "\"model.gguf\""))
+        .unwrap();
+    let said = |model: &Path| {
+        let run = [
+            "talk",
+            "--model",
+            arg(model),
+            "--temperature",
+            "0",
+            "--precision",
+            "f32",
+            "--in",
+            arg(&wav),
+            "--out",
+            arg(&out),
+            "--json",
+        ];
+        s.json(&run)["tokens"].clone()
+    };
+    assert_eq!(said(&copy), said(&m));
+    let shown = s.json(&["show", arg(&copy), "--json"]);
+    assert!(shown.to_string().contains("backbone"), "{shown}");
+}

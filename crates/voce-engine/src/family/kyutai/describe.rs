@@ -27,7 +27,7 @@ pub(in crate::family) fn of_files(
 ) -> Result<(), EngineError> {
     let files = Files::find(store, reference)?;
     let (mut layers, mut tables, mut depth, mut encoder, mut decoder) = (0, 0, 0, 0, 0);
-    for (name, shape) in SafetensorsFile::open(&files.lm)?.tensors() {
+    for (name, shape) in &voce_nn::weights::shapes(&files.lm)? {
         let starts = |marks: &[&str]| marks.iter().any(|mark| name.starts_with(mark));
         let of = match () {
             () if starts(&["emb.", "text_emb.", "depformer_emb.", "depformer_text_emb."]) => &mut tables,
