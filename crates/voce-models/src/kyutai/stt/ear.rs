@@ -77,8 +77,8 @@ impl SttEar {
     fn begin(&mut self, exec: &mut Exec, slot: usize, wish: Wish) {
         let model = &self.model;
         let config = model.lm.config();
-        let padding = config.existing_text_padding_id as u32;
-        let end_padding = config.existing_text_end_padding_id as u32;
+        let padding = config.existing_text_padding_id;
+        let end_padding = config.existing_text_end_padding_id;
         let words = Words::new(padding, end_padding, model.delay, model.prefix_frames());
         self.slots[slot] = Some(Slot { wish, words, frames: 0 });
         self.mimi.reset(slot);
