@@ -74,7 +74,7 @@ fn every_draw_is_the_packages_in_both_namings() {
                         }
                         (_, token) => [token, NONE],
                     };
-                    let branch = Some(Branch { then: pair, otherwise: pair, key: 0 });
+                    let branch = Some(Branch { then: pair, otherwise: pair, key: 0, free: true });
                     let greedy = Sampling::default();
                     let codes = if step >= lead { c.dep_q } else { 0 };
                     FrameRow { slot, text: greedy, branch, audio: greedy, codes, source: slot, guide: None }

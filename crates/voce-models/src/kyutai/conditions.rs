@@ -3,7 +3,7 @@
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Table};
 
-use super::config::{Conditioner, Fuser, KyutaiConfig};
+use super::config::{Conditioner, KyutaiConfig};
 use super::embedding::widened;
 
 /// A condition by its name and its value; no value is what the model learnt for its absence.
@@ -38,7 +38,7 @@ impl Conditions {
         formats: Formats,
         tables: &mut Vec<Table>,
     ) -> Result<Self, WeightError> {
-        let fuser = config.fuser.clone().unwrap_or_else(Fuser::default);
+        let fuser = config.fuser.clone().unwrap_or_default();
         let width = config.dim;
         let mut added = Vec::new();
         for name in &fuser.sum {

@@ -451,7 +451,7 @@ impl KyutaiConfig {
         }
         self.check_conditions()?;
         self.backbone().check()?;
-        if self.dim % self.num_heads != 0 {
+        if !self.dim.is_multiple_of(self.num_heads) {
             return Err(format!("{} heads do not divide {}", self.num_heads, self.dim));
         }
         Ok(())
@@ -483,7 +483,7 @@ impl KyutaiConfig {
             return Err("depformer_low_rank_embeddings beyond measure".into());
         }
         let depth = self.depth();
-        if self.depformer_dim % depth.heads != 0 {
+        if !self.depformer_dim.is_multiple_of(depth.heads) {
             return Err(format!("{} heads do not divide {}", depth.heads, self.depformer_dim));
         }
         depth.check()

@@ -15,6 +15,9 @@ use super::lm::{Lm, LmState, NONE, TEXT};
 /// Text and second text.
 pub type TextPair = [u32; 2];
 
+/// What is shown the logits of every draw: its number, the slots of the rows, and their logits.
+pub type DrawWatch<'a> = &'a mut dyn FnMut(usize, &[usize], &[f32]);
+
 /// What becomes of a drawn text token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
@@ -24,6 +27,8 @@ pub struct Branch {
     pub otherwise: TextPair,
     /// The token that decides.
     pub key: u32,
+    /// Whether the draw decides anything, be it that both texts are the same.
+    pub free: bool,
 }
 
 /// One stream's part of a step.
@@ -117,7 +122,7 @@ impl FrameLm {
         exec: &mut Exec,
         state: &mut FrameState,
         rows: &mut [FrameRow],
-        watch: &mut dyn FnMut(usize, &[usize], &[f32]),
+        watch: DrawWatch<'_>,
     ) {
         self.run(exec, state, rows, Some(watch));
     }
@@ -127,7 +132,7 @@ impl FrameLm {
         exec: &mut Exec,
         state: &mut FrameState,
         rows: &mut [FrameRow],
-        mut watch: Option<&mut dyn FnMut(usize, &[usize], &[f32])>,
+        mut watch: Option<DrawWatch<'_>>,
     ) {
         // Those with codes are the first rows, those with most of them first; who looks at the same is side by side.
         rows.sort_by_key(|r| (usize::MAX - r.codes, r.source, r.slot));
@@ -142,8 +147,7 @@ impl FrameLm {
             look(cross, rows);
         }
         // Text that does not depend on the draw needs none.
-        let known = |r: &FrameRow| r.branch.is_some_and(|b| b.then == b.otherwise);
-        let draws_text = watch.is_some() || !rows.iter().all(known);
+        let draws_text = watch.is_some() || rows.iter().any(|r| r.branch.is_none_or(|b| b.free));
         match draws_text {
             true => self.lm.step(exec, &mut state.lm, &live),
             false => self.lm.step_rows(exec, &mut state.lm, &live),

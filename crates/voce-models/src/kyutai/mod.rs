@@ -18,7 +18,7 @@ pub use config::{
     Conditioner, ConfigError, Fuser, Kind, KyutaiConfig, LmGenConfig, ModelId, SttConfig, TtsConfig,
 };
 pub use depth::{Depth, DepthRow, DepthState};
-pub use frames::{Branch, FrameLm, FrameRow, FrameState, TextPair};
+pub use frames::{Branch, DrawWatch, FrameLm, FrameRow, FrameState, TextPair};
 pub use lm::{Lm, LmState, NONE, TEXT};
 pub use names::DepthNames;
 pub use shapes::{DIALOGUE_SHAPES, SPEECH_SHAPES, dialogue_shape, random_weights, speech_shape};

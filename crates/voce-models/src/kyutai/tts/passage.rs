@@ -119,7 +119,7 @@ impl PassageState {
     pub(super) fn branch(&self) -> Branch {
         let branch = self.machine.outlook();
         if self.step < self.before() {
-            return Branch { then: [NONE; 2], otherwise: [NONE; 2], ..branch };
+            return Branch { then: [NONE; 2], otherwise: [NONE; 2], free: false, ..branch };
         }
         branch
     }
