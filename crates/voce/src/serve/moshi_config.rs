@@ -212,7 +212,8 @@ mod tests {
         assert_eq!(settings.log_tokens.as_deref(), Some(std::path::Path::new("/tmp/logs")));
         let Some((_, Module::Py(py))) = settings.modules.list.last() else { panic!() };
         assert_eq!((py.batch_size, py.py.n_q, py.py.temp), (8, 24, 0.6));
-        assert_eq!(py.py.weights.hf_repo.as_deref(), Some("kyutai/tts-1.6b-en_fr"));
+        assert_eq!((py.py.cfg_coef, py.py.padding_between, py.py.max_padding), (2.0, 1, 8));
+        assert_eq!(py.py.weights.hf_repo, None, "the usual one");
     }
 
     #[test]
@@ -221,7 +222,7 @@ mod tests {
             ("asr_delay_in_tokens = 6", "asr_delay_in_tokens"),
             ("batch_size = 64", "batch_size"),
             ("d_model = 2048", "d_model"),
-            ("text_bos_token = 1", "text_bos_token"),
+            ("batch_size = 8\ntext_bos_token = 1", "batch_size"),
             ("acoustic_delay = 2", "acoustic_delay"),
             ("auth_recv = false", "auth_recv"),
             ("voice_dir = \"/tmp/voices\"", "voice_dir"),
@@ -231,7 +232,11 @@ mod tests {
             assert!(error.contains(name) && error.contains("module '"), "{line}: {error}");
         }
         for (from, to, says) in [
-            ("text_bos_token = 1", "text_bos_token = 2", "text_bos_token is 2"),
+            (
+                "batch_size = 8\ntext_bos_token = 1",
+                "batch_size = 8\ntext_bos_token = 2",
+                "text_bos_token is 2",
+            ),
             ("type = \"Py\"", "type = \"Py\"\nscript = \"my.py\"", "no Python is run"),
             ("batch_size = 64", "batch_size = \"many\"", "invalid type"),
             (

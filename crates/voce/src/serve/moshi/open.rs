@@ -11,7 +11,7 @@ use super::convert;
 use super::files::{Fetcher, with_variables};
 use super::folder::{self, Parts};
 use super::modules::{Asr, Lm, Mimi, Module, Modules, PyAsrModule, PyModule, Tts};
-use super::py::{FRAME_RATE, Weights};
+use super::py::{DEFAULT_TTS, FRAME_RATE, Weights};
 use super::voices;
 use crate::args::PrecisionArg;
 use crate::console::Console;
@@ -155,7 +155,9 @@ fn load_py(
     models: &mut Models,
 ) -> Outcome {
     let py = &module.py;
-    let mut parts = published(fetcher, &py.weights, &module.text_tokenizer_file)?;
+    let hf_repo = py.weights.hf_repo.clone().or_else(|| Some(DEFAULT_TTS.to_owned()));
+    let weights = Weights { hf_repo, ..py.weights.clone() };
+    let mut parts = published(fetcher, &weights, &module.text_tokenizer_file)?;
     let drawn = parts.config["dep_q"].as_u64().unwrap_or(0) as usize;
     let padding = [
         ("max_padding", py.max_padding.into()),
@@ -228,15 +230,12 @@ fn variables(text: &str) -> String {
 
 /// The files of a published model, some of which may be named one by one.
 fn published(fetcher: &Fetcher<'_>, weights: &Weights, tokenizer: &str) -> Outcome<Parts> {
-    let base = match &weights.hf_repo {
-        Some(repo) => Some(fetcher.hub(repo)?),
-        None => None,
-    };
+    // The repository is fetched only for files that are not named.
     let in_base = |name: Option<&str>, key: &str| -> Outcome<PathBuf> {
-        let base =
-            base.as_ref().ok_or_else(|| Failure::usage(format!("py has neither hf_repo nor {key}")))?;
+        let repo = weights.hf_repo.as_deref();
+        let repo = repo.ok_or_else(|| Failure::usage(format!("py has neither hf_repo nor {key}")))?;
         let name = name.ok_or_else(|| Failure::usage(format!("its config.json does not say {key}")))?;
-        Ok(base.join(name))
+        Ok(fetcher.hub(repo)?.join(name))
     };
     let config = match &weights.config_path {
         Some(path) => fetcher.file(path)?,

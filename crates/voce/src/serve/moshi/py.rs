@@ -5,6 +5,9 @@ use serde::Deserialize;
 /// Steps of the models a second.
 pub(crate) const FRAME_RATE: f64 = 12.5;
 
+/// The repository of speech where none is named.
+pub(crate) const DEFAULT_TTS: &str = "kyutai/tts-1.6b-en_fr";
+
 /// Where the files of a model are; those that are not named are the repository's.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Weights {
@@ -36,7 +39,7 @@ pub(crate) struct PyTts {
 impl Default for PyTts {
     fn default() -> Self {
         Self {
-            weights: Weights { hf_repo: Some("kyutai/tts-1.6b-en_fr".into()), ..Weights::default() },
+            weights: Weights::default(),
             n_q: 24,
             voice_folder: None,
             default_voice: "barack_demo.wav".into(),
