@@ -218,17 +218,17 @@ fn slots_in_company_are_streams_alone() {
         for _ in 0..steps {
             let mut spans = Vec::new();
             let mut chunk = Vec::new();
-            for slot in 0..SLOTS {
+            for (slot, stream) in streams.iter_mut().enumerate() {
                 if dice.below(12) == 0 {
                     // Somebody else joins in the slot.
                     state.reset(slot);
                     samples.reset(slot);
-                    done.push(std::mem::take(&mut streams[slot]));
+                    done.push(std::mem::take(stream));
                 }
                 let rows = dice.below(3);
                 if rows > 0 {
                     let new: Vec<f32> = (0..rows * size).map(|_| dice.sample()).collect();
-                    streams[slot].0.extend_from_slice(&new);
+                    stream.0.extend_from_slice(&new);
                     chunk.extend(new);
                     spans.push(Span { slot, rows });
                 }

@@ -11,7 +11,7 @@ use kyutai_stt::{CASES, Case, Notes, Queues, Story, alone, alone_as, plain, rows
 use voce_models::hearing::{EarRoom, Hearing, HearingError, Hotword, Offer, Planned, TrackRequest};
 
 /// Frames of the recordings that a device, which is emulated and slow, is given.
-fn some<'a>(audio: &'a [f32], frames: usize, size: usize) -> &'a [f32] {
+fn some(audio: &[f32], frames: usize, size: usize) -> &[f32] {
     if backend::device().is_some() { &audio[..(frames * size).min(audio.len())] } else { audio }
 }
 
@@ -109,11 +109,11 @@ fn streams_in_company_are_streams_alone() {
         let mut who: Vec<Option<usize>> = vec![None; room.slots];
         let mut next = 0;
         while stories.iter().any(Option::is_none) {
-            for slot in 0..room.slots {
-                if who[slot].is_none() && next < audios.len() && dice.below(2) == 0 {
+            for (slot, who) in who.iter_mut().enumerate() {
+                if who.is_none() && next < audios.len() && dice.below(2) == 0 {
                     ear.start(&mut exec, slot, &track).unwrap();
                     queues.0.lock().unwrap()[slot] = rows(&stt, &audios[next]).into();
-                    (who[slot], notes.0[slot]) = (Some(next), Story::default());
+                    (*who, notes.0[slot]) = (Some(next), Story::default());
                     next += 1;
                 }
             }

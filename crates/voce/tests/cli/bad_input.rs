@@ -67,7 +67,7 @@ fn models_of_another_kind() {
     }
     // A folder that only says what it is has nothing to run.
     let (code, text) = say(&s, &kyutai, &["Hi."]);
-    assert_eq!(code, 2, "{text}");
+    assert_eq!(code, 1, "{text}");
     holds(&text, &["config.json", "cannot be run"]);
     let (code, text) = hear(&kyutai);
     assert_eq!(code, 2);
