@@ -81,13 +81,13 @@ mod tests {
     fn variables_in_paths() {
         let of = |text: &str| {
             with_variables(text, |name| match name {
-                "HOME" => Some("/home/me".into()),
+                "HOME" => Some("/i/live/here".into()),
                 "A_1" => Some("é".into()),
                 _ => None,
             })
         };
-        assert_eq!(of("$HOME/x"), "/home/me/x");
-        assert_eq!(of("/a/$A_1/$NOT/b$HOME"), "/a/é//b/home/me");
+        assert_eq!(of("$HOME/x"), "/i/live/here/x");
+        assert_eq!(of("/a/$A_1/$NOT/b$HOME"), "/a/é//b/i/live/here");
         assert_eq!(of("no $ and $1 and $"), "no $ and $1 and $");
     }
 }
