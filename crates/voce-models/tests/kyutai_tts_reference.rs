@@ -405,3 +405,31 @@ fn a_voice_of_codes_and_guidance_are_the_packages() {
         }
     }
 }
+
+/// A limit ends a passage early, and one that is not to end by itself goes on to its limit.
+#[test]
+fn limits_are_kept() {
+    let mut exec = backend::exec(1);
+    let (case, model) = tts(&mut exec);
+    let anna = voice(&case, &model, &mut exec, "anna");
+    let mut synth = model.synth(1);
+    let mut said = |request: SpeakRequest, limit: usize| {
+        let line = lines(&model, &request, "the lazy dog").remove(0);
+        let (voice, request) = (Some(anna.clone()), Arc::new(request.with_greedy(true)));
+        alone(
+            &mut exec,
+            synth.as_mut(),
+            0,
+            Prompt { slot: 0, line, voice, request, number: 0, limit: Some(limit) },
+        )
+    };
+    let endless = || SpeakRequest::default().with_eos_threshold(Some(f32::INFINITY));
+    let (all, words, end) = said(SpeakRequest::default(), 1000);
+    assert_eq!((words.len(), end), (3, Some(PassageEnd::Spoken)));
+    let (few, _, end) = said(SpeakRequest::default(), 5);
+    assert_eq!((few.len(), end), (5, Some(PassageEnd::Limit)));
+    let (more, words, end) = said(endless(), all.len() + 7);
+    assert_eq!((more.len(), words.len(), end), (all.len() + 7, 3, Some(PassageEnd::Limit)));
+    assert_eq!(more[..all.len()], all[..]);
+    assert!(model.script(&SpeakRequest::default().with_eos_threshold(Some(1.0))).is_err());
+}

@@ -199,12 +199,11 @@ impl KyutaiTts {
         let family = self.info.family;
         let unsupported = |option| Err(SpeechError::Unsupported { family, option });
         let bad = |what, value: String, rule| Err(SpeechError::Value { what, value, rule });
+        // A threshold that nothing reaches means that the end is not to come.
+        let threshold = request.eos_threshold.filter(|t| *t != f32::INFINITY);
         for (is, option) in [
             (request.noise_clamp.is_some(), "noise clamp"),
-            (
-                request.eos_threshold.is_some() || request.frames_after_eos.is_some(),
-                "threshold or frames of the end",
-            ),
+            (threshold.is_some() || request.frames_after_eos.is_some(), "threshold or frames of the end"),
             (request.instruct.as_deref().is_some_and(|text| !text.is_empty()), "instruction"),
             (request.text_mode.is_some(), "text mode"),
             (request.top_p.is_some() || request.fine.top_p.is_some(), "top p"),

@@ -25,6 +25,8 @@ struct Slot {
     /// How far it is guided away from what it would be without text and voice.
     guidance: Option<f32>,
     open: bool,
+    /// It goes on in silence when all of it was spoken.
+    endless: bool,
     made: usize,
     limit: Option<usize>,
 }
@@ -107,7 +109,9 @@ impl KyutaiSynth {
         feed(&mut passage, &prompt.line);
         let (text, audio) = common.draws(&prompt.request, prompt.number);
         let (open, limit) = (prompt.line.open, prompt.limit);
-        self.slots[prompt.slot] = Some(Slot { passage, text, audio, source, guidance, open, made: 0, limit });
+        let endless = prompt.request.eos_threshold == Some(f32::INFINITY);
+        self.slots[prompt.slot] =
+            Some(Slot { passage, text, audio, source, guidance, open, endless, made: 0, limit });
     }
 
     /// Enqueues one step of slots.
@@ -158,7 +162,8 @@ impl KyutaiSynth {
             let whole = slot.passage.take(&common.timing, row[drawn], &row[audio..audio + all]);
             slot.made += usize::from(whole.is_some());
             let limit = slot.limit.is_some_and(|n| slot.made >= n).then_some(PassageEnd::Limit);
-            let end = slot.passage.is_over(&common.timing).then_some(PassageEnd::Spoken).or(limit);
+            let over = slot.passage.is_over(&common.timing) && !slot.endless;
+            let end = over.then_some(PassageEnd::Spoken).or(limit);
             let (frame, words) = whole.map_or((None, Vec::new()), |w| (Some(Frame::Codes(w.codes)), w.words));
             out.push(Made { frame, words, end });
         }
