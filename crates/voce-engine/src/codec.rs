@@ -20,11 +20,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use voce_models::codec;
+use voce_models::speech::{Frame, Vocoder, VocoderRoom};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Precision, Weights as _};
-use voce_runtime::Exec;
+use voce_runtime::{Exec, Span};
 
-use crate::device::{Place, Placement};
+use crate::device::{Place, Placement, has_room};
 use crate::lane::default_threads;
 use crate::{EngineError, family, store::Store};
 
@@ -43,12 +44,15 @@ pub struct CodecOptions {
     pub device: Placement,
     /// Threads of a CPU; 0 chooses.
     pub threads: usize,
+    /// Codebooks to use of those it has, the first ones; none is all of them.
+    pub codebooks: Option<usize>,
 }
 
 /// A loaded codec, on the caller's thread.
 pub struct Codec {
     codec: Arc<dyn codec::Codec>,
     exec: Exec,
+    place: Place,
 }
 
 impl Codec {
@@ -57,8 +61,17 @@ impl Codec {
         let place = Place::new(&options.device, None)?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let precision = options.precision.unwrap_or(Precision::F32);
-        let codec = family::open_codec(store, reference, &place, precision)?;
-        Ok(Self { codec, exec: place.exec(threads)? })
+        let codec = family::open_codec(store, reference, &place, precision, options.codebooks)?;
+        Ok(Self { codec, exec: place.exec(threads)?, place })
+    }
+
+    /// Mimi, of its published size, with random weights.
+    pub fn random(seed: u64, options: &CodecOptions) -> Result<Self, EngineError> {
+        let place = Place::new(&options.device, None)?;
+        let threads = if options.threads == 0 { default_threads() } else { options.threads };
+        let precision = options.precision.unwrap_or(Precision::F32);
+        let codec = family::random_codec(seed, &place, precision, options.codebooks)?;
+        Ok(Self { codec, exec: place.exec(threads)?, place })
     }
 
     /// What the codec is.
@@ -73,10 +86,59 @@ impl Codec {
         Ok(codes)
     }
 
+    /// As [`Codec::encode`], of a recording that comes in blocks: `more` appends the next one, and returns false when
+    /// there are none.
+    pub fn encode_from(&mut self, mut more: impl FnMut(&mut Vec<f32>) -> bool) -> Result<Codes, EngineError> {
+        let codes = self.codec.encode_from(&mut self.exec, &mut more)?;
+        self.exec.status()?;
+        Ok(codes)
+    }
+
+    /// A decoder for frames as they come, with state of its own over the same weights.
+    pub fn frames(&self, threads: usize) -> Result<FrameDecoder, EngineError> {
+        let room = VocoderRoom { slots: 1, frames: 1, slot_frames: 1 };
+        let (vocoder, info) = (self.codec.vocoder(room), self.codec.info().clone());
+        let whole = || CodecError::Samples(format!("{} decodes whole recordings alone", info.title));
+        let mut vocoder = vocoder.ok_or_else(whole)?;
+        let mut exec = self.place.exec(threads.max(1))?;
+        has_room(vocoder.reserve(&mut exec)?, 1)?;
+        vocoder.start(&mut exec, 0, None);
+        Ok(FrameDecoder { vocoder, exec, info })
+    }
+
     /// The samples of codes, given in order and in pieces until `give` returns false.
     pub fn decode(&mut self, codes: &Codes, mut give: impl FnMut(&[f32]) -> bool) -> Result<(), EngineError> {
         self.codec.decode(&mut self.exec, codes, &mut give)?;
         Ok(self.exec.status()?)
+    }
+}
+
+/// Decodes one stream, a frame at a time, on the caller's thread.
+pub struct FrameDecoder {
+    vocoder: Box<dyn Vocoder>,
+    exec: Exec,
+    info: CodecInfo,
+}
+
+impl FrameDecoder {
+    /// What the codec is.
+    pub fn info(&self) -> &CodecInfo {
+        &self.info
+    }
+
+    /// The samples of the next frame, which has a code of each codebook.
+    pub fn decode(&mut self, codes: &[u32]) -> Result<&[f32], EngineError> {
+        self.info.check(&codes.iter().map(|&code| vec![code]).collect())?;
+        let frame = [Frame::Codes(codes.to_vec())];
+        self.vocoder.step(&mut self.exec, &[Span { slot: 0, rows: 1 }], &frame);
+        let samples = self.vocoder.fetch(&mut self.exec);
+        self.exec.status()?;
+        Ok(samples)
+    }
+
+    /// Begins a new stream.
+    pub fn reset(&mut self) {
+        self.vocoder.start(&mut self.exec, 0, None);
     }
 }
 

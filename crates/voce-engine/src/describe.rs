@@ -198,7 +198,7 @@ fn of_entry(description: &mut Description) -> Result<(), EngineError> {
     }
 }
 
-/// The size of a model that this build cannot run.
+/// The size of a model that this build cannot run, or of a codec.
 fn count_tensors(description: &mut Description) -> Result<(), EngineError> {
     let mut parameters = 0;
     for path in description.located.iter().flat_map(|located| &located.weights) {
@@ -213,7 +213,11 @@ fn count_tensors(description: &mut Description) -> Result<(), EngineError> {
         resident: true,
     };
     description.parts.push(weights);
-    description.facts.push(("state", "this build cannot run it yet".to_owned()));
+    let state = match description.identity.task {
+        Some(_) => "this build cannot run it yet",
+        None => "a codec: `voce codec` uses it by itself",
+    };
+    description.facts.push(("state", state.to_owned()));
     Ok(())
 }
 

@@ -40,6 +40,22 @@ pub enum EngineError {
         /// Where it was looked for.
         tried: String,
     },
+    /// A configuration cannot be read or run.
+    #[error("{path}: {reason}")]
+    ModelConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// More codebooks than a codec has, or none.
+    #[error("{asked} codebooks: this codec has {has}, of which the first ones can be used")]
+    Codebooks {
+        /// As asked for.
+        asked: usize,
+        /// Those there are.
+        has: usize,
+    },
     /// No configuration was found.
     #[error(
         "{0}: no Pocket TTS configuration (a .yaml file) here: give a folder with config.yaml, model.safetensors and a tokenizer"
@@ -92,7 +108,7 @@ pub enum EngineError {
     },
     /// A model whose codec cannot be used by itself, or that has none.
     #[error(
-        "'{id}' is a {title} model, and its codec cannot be used by itself: give a Qwen3-TTS model or its speech_tokenizer folder"
+        "'{id}' is a {title} model, and its codec cannot be used by itself: give a Qwen3-TTS model or its speech_tokenizer folder, or a Mimi"
     )]
     NoCodec {
         /// The model.
@@ -288,6 +304,7 @@ impl EngineError {
             EngineError::Store(e) => e.code(),
             EngineError::Config { .. } | EngineError::NoConfig(_) => "bad_config",
             EngineError::Recogniser { .. }
+            | EngineError::ModelConfig { .. }
             | EngineError::NoRecogniser(_)
             | EngineError::SpeechConfig { .. } => "bad_config",
             EngineError::NoCodec { .. } => "cannot_run",
@@ -303,7 +320,8 @@ impl EngineError {
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",
-            EngineError::BadRequest { .. }
+            EngineError::Codebooks { .. }
+            | EngineError::BadRequest { .. }
             | EngineError::BadShape { .. }
             | EngineError::Speech(_)
             | EngineError::Dialogue(_) => "bad_request",

@@ -94,7 +94,7 @@ impl Words {
             self.begun = false;
             return out.push(Passage::Pause(Duration::from_millis(100)));
         }
-        let line = Line { text: word.into(), tokens: vec![word.len() as u32], tail: 0, open: true };
+        let line = Line { text: word.into(), tokens: vec![word.len() as u32], open: true, ..Line::default() };
         let begun = std::mem::replace(&mut self.begun, true);
         out.push(if begun { Passage::More(line) } else { Passage::New(line) });
     }

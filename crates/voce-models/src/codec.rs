@@ -2,6 +2,8 @@
 
 use voce_runtime::Exec;
 
+use crate::speech::{Vocoder, VocoderRoom};
+
 /// What a codec is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecInfo {
@@ -17,6 +19,8 @@ pub struct CodecInfo {
     pub frame_size: usize,
     /// Codes of a frame.
     pub codebooks: usize,
+    /// Codes of a frame that can be decoded, the first ones, without the others.
+    pub fewest: usize,
     /// Codes are below this.
     pub entries: usize,
 }
@@ -65,7 +69,8 @@ impl CodecInfo {
     /// Whether codes can be decoded; the error says what is wrong with them.
     pub fn check(&self, codes: &Codes) -> Result<(), CodecError> {
         let frames = codes.first().map_or(0, Vec::len);
-        if codes.len() != self.codebooks || codes.iter().any(|book| book.len() != frames) {
+        let fits = (self.fewest..=self.codebooks).contains(&codes.len());
+        if !fits || codes.iter().any(|book| book.len() != frames) {
             return Err(CodecError::Shape { got: codes.len(), frames, want: self.codebooks });
         }
         if frames == 0 {
@@ -89,6 +94,19 @@ pub trait Codec: Send + Sync {
     /// The codes of a recording at the codec's rate.
     fn encode(&self, exec: &mut Exec, samples: &[f32]) -> Result<Codes, CodecError>;
 
+    /// As [`Codec::encode`], of a recording that comes in blocks: `more` appends the next one, and returns false when
+    /// there are none.
+    fn encode_from(
+        &self,
+        exec: &mut Exec,
+        more: &mut dyn FnMut(&mut Vec<f32>) -> bool,
+    ) -> Result<Codes, CodecError> {
+        let mut samples = Vec::new();
+        // One block more than the codec takes is enough for it to say so.
+        while samples.len() <= self.info().most_samples && more(&mut samples) {}
+        self.encode(exec, &samples)
+    }
+
     /// The samples of codes, given in order and in pieces until `give` returns false.
     fn decode(
         &self,
@@ -96,6 +114,11 @@ pub trait Codec: Send + Sync {
         codes: &Codes,
         give: &mut dyn FnMut(&[f32]) -> bool,
     ) -> Result<(), CodecError>;
+
+    /// Slots that decode frames as they come; none where it takes whole recordings alone.
+    fn vocoder(&self, _room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +134,7 @@ mod tests {
             output_rate: 1,
             frame_size: 1,
             codebooks: 2,
+            fewest: 2,
             entries: 4,
         };
         assert_eq!(info.check(&vec![vec![0, 3], vec![1, 2]]), Ok(()));
@@ -119,6 +143,9 @@ mod tests {
         assert_eq!(info.check(&vec![vec![0]]), shape(1, 1));
         assert_eq!(info.check(&vec![vec![0], vec![0, 1]]), shape(2, 1));
         let range = info.check(&vec![vec![0, 1], vec![1, 4]]).unwrap_err().to_string();
+        let fewer = CodecInfo { fewest: 1, ..info };
+        assert_eq!(fewer.check(&vec![vec![0]]), Ok(()));
+        assert!(fewer.check(&vec![]).is_err() && fewer.check(&vec![vec![0]; 3]).is_err());
         assert!(range.contains("code 4 of codebook 1 in frame 1") && range.contains("below 4"), "{range}");
     }
 }

@@ -48,6 +48,8 @@ pub struct TalkRequest {
     pub text_temperature: Option<f32>,
     /// Audio codes that are drawn from at most; the model's default when absent.
     pub top_k: Option<usize>,
+    /// Text tokens that are drawn from at most; the model's default when absent.
+    pub text_top_k: Option<usize>,
     /// Seed of what is drawn.
     pub seed: u64,
 }
@@ -56,6 +58,7 @@ crate::setters! { TalkRequest {
     with_temperature(temperature: Option<f32>),
     with_text_temperature(text_temperature: Option<f32>),
     with_top_k(top_k: Option<usize>),
+    with_text_top_k(text_top_k: Option<usize>),
     with_seed(seed: u64),
 } }
 
@@ -92,6 +95,8 @@ pub struct Uttered {
     pub samples: Vec<f32>,
     /// Text that was completed by now.
     pub text: String,
+    /// The text token and the codes of the frame, for models that draw such; empty while there is no frame.
+    pub tokens: Vec<u32>,
     /// The conversation is over.
     pub ended: bool,
 }

@@ -10,6 +10,7 @@ pub mod dialogue;
 mod digest;
 pub mod fastconformer;
 pub mod hearing;
+pub mod kyutai;
 pub mod mimi;
 pub mod pocket;
 pub mod qwen;

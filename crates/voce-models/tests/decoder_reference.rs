@@ -78,7 +78,7 @@ fn layers(hidden: usize, ffn: usize) -> DecoderConfig {
         heads: 4,
         kv_heads: 2,
         head_dim: 16,
-        rope: RopeStyle::Halves,
+        rope: Some(RopeStyle::Halves),
         theta: 1e6,
         eps: 1e-6,
         head_norm: true,
@@ -205,11 +205,11 @@ fn neighbours_rotate_as_halves_do() {
     each_place(|place| {
         let formats = place.formats(Precision::F32);
         let l = place.loader(Arc::new(Interleaved(model()))).sub("talker.model");
-        let config = DecoderConfig { rope: RopeStyle::Interleaved, ..layers(32, 48) };
+        let config = DecoderConfig { rope: Some(RopeStyle::Interleaved), ..layers(32, 48) };
         let decoder = Decoder::load(&l, config, formats).unwrap();
         run_prompt(place, &decoder, "full", &[3, 1]);
         // And not by chance.
-        let wrong = DecoderConfig { rope: RopeStyle::Halves, ..config };
+        let wrong = DecoderConfig { rope: Some(RopeStyle::Halves), ..config };
         let decoder = Decoder::load(&l, wrong, formats).unwrap();
         let run = || run_prompt(place, &decoder, "full", &[9]);
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
@@ -388,7 +388,7 @@ fn models_of_given_tokens_run_over_a_full_ring() {
     let config = FrameConfig {
         decoder: DecoderConfig {
             kv_heads: 4,
-            rope: RopeStyle::Interleaved,
+            rope: Some(RopeStyle::Interleaved),
             head_norm: false,
             window: Some(20),
             names: DecoderNames::Moshi,

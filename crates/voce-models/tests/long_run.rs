@@ -144,7 +144,7 @@ fn a_decoder_does_not_drift_over_a_full_ring() {
             heads: 4,
             kv_heads: 4,
             head_dim: 16,
-            rope: RopeStyle::Interleaved,
+            rope: Some(RopeStyle::Interleaved),
             theta: 1e4,
             eps: 1e-6,
             head_norm: false,

@@ -10,6 +10,7 @@ use voce_runtime::{
     Vector,
 };
 
+use crate::cross::{self, Cross, CrossState};
 use crate::transformer::scaled;
 use crate::{Formats, Linear, Loader, TransformerShape, Watch, WeightError};
 
@@ -23,8 +24,11 @@ const ROPE_TABLE: usize = 4096;
 pub enum DecoderNames {
     /// `layers.N.{self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj, ...}` and `norm`; layer scales where there are any.
     Qwen3,
-    /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`.
+    /// `transformer.layers.N.{self_attn.in_proj_weight, gating.linear_in, ...}` and `out_norm`; layer scales and layers
+    /// that look at a source besides where there are any.
     Moshi,
+    /// The same without a norm after the layers.
+    Depth,
 }
 
 /// Shape of a [`Decoder`].
@@ -42,8 +46,8 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Values per head.
     pub head_dim: usize,
-    /// Which values rotate together.
-    pub rope: RopeStyle,
+    /// Which values rotate together; none where rows have no positions.
+    pub rope: Option<RopeStyle>,
     /// Rotary period.
     pub theta: f32,
     /// Of every norm.
@@ -87,6 +91,7 @@ struct Layer {
     /// Of query and key heads.
     head_norms: Option<[Vector; 2]>,
     out: Linear,
+    cross: Option<Cross>,
     norm2: Vector,
     gate_up: Linear,
     down: Linear,
@@ -97,8 +102,8 @@ pub struct Decoder {
     config: DecoderConfig,
     formats: Formats,
     layers: Vec<Layer>,
-    rope: Rope,
-    norm: Vector,
+    rope: Option<Rope>,
+    norm: Option<Vector>,
 }
 
 /// Caches and activations of a [`Decoder`].
@@ -108,6 +113,8 @@ pub struct DecoderState {
     qkv: Buffer,
     attended: Buffer,
     hidden: Buffer,
+    /// What layers look at besides, where they do.
+    pub cross: Option<CrossState>,
 }
 
 /// Several matrices of one input as one, their outputs one after the other.
@@ -153,6 +160,7 @@ impl Layer {
                 false => None,
             },
             out: scaled(l, "self_attn.o_proj", "self_attn_layer_scale", c.hidden, q, formats.backbone)?,
+            cross: None,
             norm2: l.tensor("post_attention_layernorm.weight", &[c.hidden])?.into(),
             gate_up: joined(
                 &mlp,
@@ -173,10 +181,11 @@ impl Layer {
             norm1: alpha("norm1.alpha")?,
             qkv: joined(&attn, "qkv", &[("in_proj_weight", c.qkv())], c.hidden, formats)?,
             head_norms: None,
-            out: Linear::load(&attn.sub("out_proj"), c.hidden, width, formats.backbone)?,
+            out: scaled(l, "self_attn.out_proj", "layer_scale_1", c.hidden, width, formats.backbone)?,
+            cross: Cross::load(l, c.hidden, formats.backbone)?,
             norm2: alpha("norm2.alpha")?,
             gate_up: Linear::load(&gating.sub("linear_in"), 2 * c.ffn, c.hidden, formats.backbone)?,
-            down: Linear::load(&gating.sub("linear_out"), c.hidden, c.ffn, formats.backbone)?,
+            down: scaled(l, "gating.linear_out", "layer_scale_2", c.hidden, c.ffn, formats.backbone)?,
         })
     }
 }
@@ -188,15 +197,18 @@ impl Decoder {
         let layers = (0..c.layers)
             .map(|i| match c.names {
                 DecoderNames::Qwen3 => Layer::qwen(&l.sub("layers").sub(i), c, formats),
-                DecoderNames::Moshi => Layer::moshi(&stack.sub("layers").sub(i), c, formats),
+                DecoderNames::Moshi | DecoderNames::Depth => {
+                    Layer::moshi(&stack.sub("layers").sub(i), c, formats)
+                }
             })
             .collect::<Result<_, WeightError>>()?;
         let norm = match c.names {
-            DecoderNames::Qwen3 => l.tensor("norm.weight", &[c.hidden])?,
-            DecoderNames::Moshi => l.tensor("out_norm.alpha", &[1, 1, c.hidden])?,
+            DecoderNames::Qwen3 => Some(l.tensor("norm.weight", &[c.hidden])?.into()),
+            DecoderNames::Moshi => Some(l.tensor("out_norm.alpha", &[1, 1, c.hidden])?.into()),
+            DecoderNames::Depth => None,
         };
-        let rope = Rope::new(c.rope, c.head_dim, c.theta, ROPE_TABLE);
-        Ok(Self { config, formats, layers, rope, norm: norm.into() })
+        let rope = c.rope.map(|style| Rope::new(style, c.head_dim, c.theta, ROPE_TABLE));
+        Ok(Self { config, formats, layers, rope, norm })
     }
 
     /// Its shape.
@@ -225,17 +237,51 @@ impl Decoder {
             qkv: Buffer::new(shape.rows, c.qkv()),
             attended: Buffer::new(shape.rows, c.heads * c.head_dim),
             hidden: Buffer::new(shape.rows, 2 * c.ffn),
+            cross: None,
         }
+    }
+
+    /// Whether its layers look at a source besides.
+    pub fn looks(&self) -> bool {
+        self.layers.iter().any(|l| l.cross.is_some())
+    }
+
+    fn source_spec(&self, sources: usize, positions: usize) -> KvSpec {
+        let (slots, capacity, kv_heads) = (sources, positions, self.config.heads);
+        KvSpec { slots, capacity, kv_heads, ..self.cache_spec(ONE) }
+    }
+
+    /// Room for sources that the rows of a state look at, of `positions` rows each.
+    pub fn cross_state(&self, sources: usize, positions: usize, rows: usize) -> CrossState {
+        CrossState::new(self.source_spec(sources, positions), rows, self.config.hidden)
+    }
+
+    /// Keys and values of a source for all layers, in a cache of one slot: what [`CrossState::cache`] takes copies of.
+    /// `base` has those of a source that only differs in its first rows, which are then all of `source`.
+    pub fn look_at(&self, exec: &mut Exec, source: &Buffer, base: Option<&KvCache>) -> KvCache {
+        let positions = base.map_or(source.rows(), |base| base.position(0).max(source.rows()));
+        let mut cache = KvCache::new(self.source_spec(1, positions));
+        if let Some(base) = base {
+            exec.copy_prefix(&mut cache, 0, base, 0, base.position(0));
+            cache.reset(0);
+        }
+        let layers = self.layers.iter().map(|l| l.cross.as_ref());
+        cross::look_at(exec, layers, source, &mut cache, self.config.heads);
+        cache.advance(0, positions - source.rows());
+        cache
     }
 
     /// The norm after the layers, as the first part of a product.
     pub fn norm(&self) -> Norm<'_> {
-        Norm::Rms { weight: &self.norm, eps: self.config.eps }
+        let eps = self.config.eps;
+        self.norm.as_ref().map_or(Norm::None, |weight| Norm::Rms { weight, eps })
     }
 
     /// The norm after the layers, of rows in place.
     pub fn normalize(&self, exec: &mut Exec, x: &mut Buffer, rows: usize) {
-        exec.rms_norm(&self.norm, self.config.eps, x, rows);
+        if let Some(norm) = &self.norm {
+            exec.rms_norm(norm, self.config.eps, x, rows);
+        }
     }
 
     /// Runs all layers over the spans' rows of `x`, in place, and moves their slots on.
@@ -287,7 +333,7 @@ impl Decoder {
             exec.linear(&op, &mut state.qkv);
             let norms = layer.head_norms.as_ref().map(|[query, key]| HeadNorms { query, key, eps: c.eps });
             let taken = exec.norms_heads(spans, c.heads / c.kv_heads);
-            let mut rope = Some(&self.rope);
+            let mut rope = self.rope.as_ref();
             if let Some(norms) = norms
                 && !taken
             {
@@ -310,6 +356,10 @@ impl Decoder {
             let mut op = layer.out.op(&attended, rows);
             op.gate = Gate::Add;
             exec.linear(&op, x);
+            drop(attended);
+            if let Some((cross, looked)) = layer.cross.as_ref().zip(state.cross.as_mut()) {
+                cross.run(exec, x, &mut state.attended, looked, (i, c.heads));
+            }
             let mut op = layer.gate_up.op(&*x, rows);
             op.norm = rms(&layer.norm2);
             let mut hidden = layer.down.rows_in(&mut state.hidden).gated();
@@ -341,7 +391,10 @@ impl Decoder {
     }
 
     fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|l| [&l.qkv, &l.out, &l.gate_up, &l.down])
+        self.layers.iter().flat_map(|l| {
+            let cross = l.cross.iter().flat_map(Cross::linears);
+            [&l.qkv, &l.out, &l.gate_up, &l.down].into_iter().chain(cross)
+        })
     }
 }
 
@@ -361,7 +414,7 @@ mod tests {
             heads: 4,
             kv_heads: 2,
             head_dim: 6,
-            rope: RopeStyle::Halves,
+            rope: Some(RopeStyle::Halves),
             theta: 1e4,
             eps: 1e-6,
             head_norm: true,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod conv;
+mod cross;
 mod decoder;
 mod embedding;
 mod linear;
@@ -12,6 +13,7 @@ mod transformer;
 pub mod weights;
 
 pub use conv::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
+pub use cross::CrossState;
 pub use decoder::{Decoder, DecoderConfig, DecoderNames, DecoderState};
 pub use embedding::Embedding;
 pub use linear::{LayerNorm, Linear};

@@ -21,14 +21,14 @@ pub use exec::transducer;
 pub use exec::{AddReluOp, Candidate, Choice, Confidence, LstmCellOp, MAX_TOP_K, NO_ROW, RowList};
 pub use exec::{Attended, AttentionKind, AttentionShape};
 pub use exec::{
-    AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, FrameSpan, Gate,
-    KvCache, KvFormat, KvIndex, KvSpec, LinearOp, MAX_POSITION, Modulation, Norm, RelativeAttentionOp,
-    RelativePositions, ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp, SubsampleSpec,
-    SubsampleState, UpsampleOp, Vector, View,
+    AttentionOp, Buffer, ChunkSpan, ConvOp, ConvState, ConvStateSpec, CrossAttentionOp, DepthwiseOp, Exec,
+    FrameSpan, Gate, KvCache, KvFormat, KvIndex, KvSpec, LinearOp, MAX_POSITION, Modulation, Norm,
+    RelativeAttentionOp, RelativePositions, ResidualOp, Rope, RopeStyle, RowNorm, Span, SubsampleOp,
+    SubsampleSpec, SubsampleState, UpsampleOp, Vector, View,
 };
 pub use exec::{
-    EmbedOp, EmbedPart, EveryRow, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow, SampledRows,
-    Sampling, Table, Tokens,
+    BranchOp, EmbedOp, EmbedPart, EveryRow, Guide, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow,
+    SampledRows, Sampling, Table, TokenMove, Tokens,
 };
 pub use exec::{Input, Output, ProductRows, Target};
 pub use exec::{MelFilters, MelOp, MelSpan, Snake, Staging};

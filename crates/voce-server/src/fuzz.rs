@@ -71,7 +71,7 @@ pub fn inlet(data: &[u8]) {
         _ => RawEncoding::Alaw,
     };
     let rate = u32::from(u16::from_le_bytes([a, b])) * 4;
-    let Ok(mut inlet) = Inlet::new(encoding, rate, usize::from(channels)) else { return };
+    let Ok(mut inlet) = Inlet::new(encoding, rate, usize::from(channels), 16_000) else { return };
     for part in audio.chunks(usize::from(piece).max(1)) {
         assert!(inlet.bytes(part).iter().all(|s| s.is_finite()));
     }

@@ -73,11 +73,11 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
 /// Runs to the end: `None` when all was told.
 async fn talk(wire: &mut Wire, mut claim: Claim) -> Result<Option<Frame>, Option<ServerError>> {
     let request = HearRequest { partials: true, silence_ms: Some(800), ..HearRequest::default() };
-    let mut intake = Intake::new(Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1)?);
+    let mut intake: Option<Intake> = None;
     let mut said = String::new();
     let mut is_closing = false;
     loop {
-        let (has_room, is_idle) = (claim.has_room(), intake.is_idle());
+        let (has_room, is_idle) = (claim.has_room(), intake.as_ref().is_none_or(Intake::is_idle));
         tokio::select! {
             biased;
             step = claim.step() => match step {
@@ -97,18 +97,30 @@ async fn talk(wire: &mut Wire, mut claim: Claim) -> Result<Option<Frame>, Option
                     return Ok(None);
                 }
             },
-            samples = intake.next(), if has_room => claim.open(&request).await?.push(&samples?),
+            samples = Intake::next_of(&mut intake), if has_room => claim.open(&request).await?.push(&samples?),
             frame = wire.recv_if(has_room && is_idle) => match frame {
                 Frame::Binary(data) => match data[..] {
                     [KEEP_ALIVE] => {}
                     [END] if !is_closing => {
                         is_closing = true;
                         let hearing = claim.open(&request).await?;
-                        intake.finish(hearing);
+                        if let Some(intake) = &mut intake {
+                            intake.finish(hearing);
+                        }
                         hearing.finish();
                     }
                     [_] | [] => {}
-                    _ => intake.push(Payload::Raw(data), claim.open(&request).await?),
+                    _ => {
+                        let hearing = claim.open(&request).await?;
+                        let intake = match &mut intake {
+                            Some(intake) => intake,
+                            none => {
+                                let inlet = Inlet::new(RawEncoding::S16le, SAMPLE_RATE, 1, hearing.rate())?;
+                                none.insert(Intake::new(inlet))
+                            }
+                        };
+                        intake.push(Payload::Raw(data), hearing);
+                    }
                 },
                 Frame::Text(_) => {}
                 other => return Ok(Some(other)),

@@ -15,6 +15,7 @@ use crate::embedded;
 use crate::failure::Failure;
 use crate::hear::args::HearArgs;
 use crate::serve::ServeArgs;
+use crate::talk::TalkArgs;
 
 /// Real-time speech on this machine.
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ Examples:
   voce demo                                           speak, hear it back, and compare: all is well
   voce say \"Hello there.\" -o hello.wav                speak into a file
   voce hear talk.mp3                                  write down what is said
+  voce talk --model moshiko                           hold a conversation
   voce pull pocket nemotron                           larger models than the built-in ones, once
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
@@ -65,10 +67,28 @@ pub(crate) enum Command {
     Say(SayArgs),
     /// Hear audio: files, a pipe or a microphone, as text
     Hear(HearArgs),
+    /// Hold a conversation with a dialogue model: microphone and speaker, or files
+    Talk(Box<TalkArgs>),
     /// Speak, hear it back, and compare: a proof that the installation works
     Demo(DemoArgs),
     /// Serve speech and recognition: OpenAI, Realtime, moshi, Deepgram, Wyoming, and a page
     Serve(Box<ServeArgs>),
+    /// Serve a moshi-server configuration, with its flags: the same as `serve --config`
+    #[command(hide = true)]
+    Worker(Box<ServeArgs>),
+    /// Read moshi-server configurations, fetch what they name, and say whether they can be served
+    #[command(hide = true)]
+    Validate {
+        /// Files
+        #[arg(required = true)]
+        configs: Vec<PathBuf>,
+    },
+    /// moshi-server's scripts, which are not needed here
+    #[command(hide = true)]
+    Configs {
+        /// Which
+        which: String,
+    },
     /// Add, list, remove and export voices
     #[command(subcommand)]
     Voice(VoiceCommand),
@@ -260,7 +280,7 @@ pub(crate) struct SayArgs {
     pub(crate) play: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Voice: a name, a .safetensors voice, or an audio file to clone
+    /// Voice: a name, a .safetensors voice, or an audio file to clone; A+B where <turn/> changes the speaker
     #[arg(long, env = "VOCE_VOICE")]
     pub(crate) voice: Option<String>,
     /// Audio file whose voice is cloned
@@ -278,6 +298,9 @@ pub(crate) struct SayArgs {
     /// Also write the codes of all frames, [codebooks, frames], to a .safetensors file
     #[arg(long, value_name = "FILE", env = "VOCE_CODES")]
     pub(crate) codes: Option<PathBuf>,
+    /// Tell when each word is spoken, for models that know it
+    #[arg(long, env = "VOCE_WORDS", value_parser = FalseyValueParser::new())]
+    pub(crate) words: bool,
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]
@@ -345,6 +368,12 @@ pub(crate) struct SamplingArgs {
     /// --top-p of the second network
     #[arg(long, value_name = "P", env = "VOCE_FINE_TOP_P", allow_negative_numbers = true)]
     pub(crate) fine_top_p: Option<f32>,
+    /// How closely the model follows voice and text (the model's own unless given)
+    #[arg(long, value_name = "X", env = "VOCE_CFG", allow_negative_numbers = true)]
+    pub(crate) cfg: Option<f32>,
+    /// Codes of a frame that are drawn: fewer are faster (all of the model's unless given)
+    #[arg(long, value_name = "N", env = "VOCE_CODEBOOKS")]
+    pub(crate) codebooks: Option<usize>,
     /// Tokens per chunk of text (the model's own unless given)
     #[arg(long, value_name = "N", env = "VOCE_MAX_TOKENS")]
     pub(crate) max_tokens: Option<usize>,

@@ -46,9 +46,13 @@ pub(crate) enum CodecCommand {
 /// Which codec, and how it runs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CodecArgs {
-    /// Model whose codec it is, or the codec's own folder: a folder, a catalogue name, owner/repo or hf://...
+    /// Model whose codec it is, or the codec's own folder or file: a folder, a .safetensors file of Mimi, a catalogue
+    /// name, owner/repo or hf://...
     #[arg(short, long, env = "VOCE_MODEL")]
     model: String,
+    /// Codebooks to use, the first ones, of codecs that can do with fewer [default: all]
+    #[arg(long, value_name = "N", env = "VOCE_CODEBOOKS")]
+    codebooks: Option<usize>,
     /// Precision of the weights; f32 gives the codes that the published package gives
     #[arg(long, value_enum, env = "VOCE_PRECISION", default_value = "f32")]
     precision: PrecisionArg,
@@ -69,6 +73,7 @@ impl CodecArgs {
             precision: Some(device::precision(self.precision, device.as_ref())),
             device: device.into(),
             threads: self.threads,
+            codebooks: self.codebooks,
         };
         let progress = console.progress();
         progress.set_message("loading the codec");
@@ -97,20 +102,28 @@ fn encode(console: Console, audio: &Path, output: &Path, how: &CodecArgs) -> Out
     let decoder = Decoder::open(source, hint, &DecodeLimits::local()).map_err(named)?;
     let mut codec = how.open(console)?;
     let rate = codec.info().input_rate;
-    let most = codec.info().most_samples;
     let mut stream = MonoStream::new(decoder, rate as u32);
-    let mut samples = Vec::new();
-    // One block more than the codec takes is enough for it to say so.
-    while samples.len() <= most
-        && let Some(block) = stream.next_block().map_err(named)?
-    {
-        samples.extend_from_slice(block);
-    }
-    interrupt::check()?;
-    let codes = codec.encode(&samples)?;
+    let (mut samples, mut outcome) = (0, Ok(()));
+    let codes = codec.encode_from(|out| {
+        let block = interrupt::check().and_then(|()| stream.next_block().map_err(named));
+        match block {
+            Ok(Some(block)) => {
+                samples += block.len();
+                out.extend_from_slice(block);
+                true
+            }
+            Ok(None) => false,
+            Err(failure) => {
+                outcome = Err(failure);
+                false
+            }
+        }
+    });
+    outcome?;
+    let codes = codes?;
     whole_file::write(output, &codec::to_bytes(&codes)?)?;
     let (books, frames) = (codes.len(), codes.first().map_or(0, Vec::len));
-    let seconds = samples.len() as f64 / rate as f64;
+    let seconds = samples as f64 / rate as f64;
     if console.json {
         return console.json(&json!({
             "output": output, "codebooks": books, "frames": frames, "seconds": seconds,
@@ -122,7 +135,10 @@ fn encode(console: Console, audio: &Path, output: &Path, how: &CodecArgs) -> Out
 
 fn decode(console: Console, path: &Path, output: &Path, format: Option<&str>, how: &CodecArgs) -> Outcome {
     let target = Target::new(Some(output), format, false)?;
-    let codes = codec::read_file(path)?;
+    let mut codes = codec::read_file(path)?;
+    if let Some(count) = how.codebooks {
+        codes.truncate(count);
+    }
     let mut codec = how.open(console)?;
     let rate = codec.info().output_rate;
     codec.info().check(&codes).map_err(voce_engine::EngineError::from)?;

@@ -98,6 +98,7 @@ impl From<EngineError> for Failure {
             | EngineError::NotYet { .. }
             | EngineError::OnlyAPart { .. }
             | EngineError::NoCodec { .. }
+            | EngineError::Codebooks { .. }
             | EngineError::Codec(_)
             | EngineError::NoCodes { .. }
             | EngineError::Chunk { .. }

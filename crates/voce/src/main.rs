@@ -19,6 +19,7 @@ mod pull;
 mod say;
 mod serve;
 mod show;
+mod talk;
 mod voices;
 mod whole_file;
 mod word_errors;
@@ -85,8 +86,8 @@ fn parse() -> Outcome<Option<Cli>> {
 fn run(cli: Cli) -> Outcome {
     // A server says what it does; commands are asked to.
     let level = match &cli.command {
-        Command::Serve(args) if args.silent => Some("off"),
-        Command::Serve(args) => Some(args.log.as_str()),
+        Command::Serve(args) | Command::Worker(args) if args.silent => Some("off"),
+        Command::Serve(args) | Command::Worker(args) => Some(args.log.as_str()),
         _ => None,
     };
     log(&cli.talk, level);
@@ -96,6 +97,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Say(args) => say::run(console, args),
         Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
+        Command::Talk(args) => talk::run(console, *args),
+        Command::Worker(args) => serve::worker(console, *args),
+        Command::Validate { configs } => serve::validate(console, &configs),
+        Command::Configs { which } => serve::configs(&which),
         Command::Demo(args) => demo::run(console, args),
         Command::Voice(command) => voices::run(console, command),
         Command::Codec(command) => codec::run(console, command),

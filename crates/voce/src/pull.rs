@@ -54,6 +54,19 @@ pub(crate) fn run(console: Console, args: PullArgs) -> Outcome {
     Ok(())
 }
 
+/// Fetches what is missing of one model or file, with a bar for those who watch.
+pub(crate) fn fetch(
+    console: Console,
+    store: &Store,
+    reference: &Reference,
+    options: &PullOptions,
+) -> Outcome {
+    let mut watcher = Watcher::new(console);
+    store.pull(reference, options, interrupt::switch(), &mut |event| watcher.see(event))?;
+    watcher.bar.finish_and_clear();
+    Ok(())
+}
+
 /// Shows events: a bar on a terminal, else a line for each file.
 struct Watcher {
     console: Console,

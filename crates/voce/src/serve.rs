@@ -4,6 +4,7 @@
 mod broken;
 mod check;
 mod models;
+mod moshi;
 mod moshi_config;
 mod settings;
 
@@ -98,6 +99,9 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     if let Some(addr) = options.wyoming.filter(|addr| !addr.ip().is_loopback()) {
         console.note(&format!("warning: whoever reaches {addr} can use Wyoming, which has no keys"));
     }
+    for mount in options.mounts.iter().filter(|m| m.open && !options.keys.is_empty()) {
+        console.note(&format!("{} needs no key, as moshi-server has it", mount.path));
+    }
     if options.journal.tokens.is_some() || options.journal.audio.is_some() {
         console.note(
             "warning: what people say is kept on this machine (--log-tokens, --capture-audio): tell them",
@@ -116,23 +120,59 @@ pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     outcome
 }
 
+/// `moshi-server worker`: a server of a configuration, which must be named.
+pub(crate) fn worker(console: Console, args: ServeArgs) -> Outcome {
+    if args.config.is_none() {
+        return Err(Failure::usage(
+            "worker needs --config FILE, as moshi-server does; `voce serve` does not",
+        ));
+    }
+    run(console, args)
+}
+
+/// `moshi-server validate`: each configuration is read, and what it names is fetched.
+pub(crate) fn validate(console: Console, configs: &[PathBuf]) -> Outcome {
+    let store = Store::from_env()?;
+    for path in configs {
+        let settings = read(path, &Settings::default())?;
+        options(&settings)?;
+        models::load(console, &store, &settings)?;
+        console.result(&format!("{}: loaded successfully", path.display()))?;
+    }
+    Ok(())
+}
+
+/// `moshi-server configs`: what it printed were scripts.
+pub(crate) fn configs(which: &str) -> Outcome {
+    Err(Failure::usage(format!(
+        "'{which}' is a script of moshi-server's own: speech and recognition run without Python here, so that no \
+         script is needed"
+    )))
+}
+
 /// Flags and variables over the file's settings.
 fn gather(args: &ServeArgs) -> Outcome<Settings> {
     let file = match &args.config {
         Some(path) => Some(path.as_path()),
         None => Some(Path::new(DEFAULT_CONFIG)).filter(|p| p.is_file()),
     };
-    let Some(path) = file else { return Ok(args.settings.clone()) };
+    match file {
+        Some(path) => Ok(args.settings.clone().over(read(path, &args.settings)?)),
+        None => Ok(args.settings.clone()),
+    }
+}
+
+/// A file's settings, with flags that say how to take it.
+fn read(path: &Path, flags: &Settings) -> Outcome<Settings> {
     let text =
         std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
     let bad = |e: String| Failure::usage(format!("{}: {e}", path.display()));
     let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string()))?;
-    let from_file = if moshi_config::is_one(&table) {
-        moshi_config::read(&text, &args.settings).map_err(bad)?
+    if moshi_config::is_one(&table) {
+        moshi_config::read(&text, flags).map_err(bad)
     } else {
-        toml::from_str::<Settings>(&text).map_err(|e| bad(e.to_string()))?
-    };
-    Ok(args.settings.clone().over(from_file))
+        toml::from_str::<Settings>(&text).map_err(|e| bad(e.to_string()))
+    }
 }
 
 /// What the settings mean for the server.
@@ -174,11 +214,18 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         limits: limits(settings)?,
         wyoming,
         voice_changes: !settings.fixed_voices,
-        asr_paths: settings.asr_path.clone(),
-        tts_paths: settings.tts_path.clone(),
+        mounts: models::mounts(settings),
+        static_dir: static_dir(settings),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
     })
+}
+
+/// The folder of a configuration's own pages, where it is there.
+fn static_dir(settings: &Settings) -> Option<PathBuf> {
+    let folder = settings.modules.static_dir.as_deref()?;
+    let folder = PathBuf::from(moshi::files::with_variables(folder, |name| std::env::var(name).ok()));
+    folder.is_dir().then_some(folder)
 }
 
 /// Where Wyoming listens. It has no keys, so that a port alone is on this machine where the server has some.

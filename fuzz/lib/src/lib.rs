@@ -12,7 +12,7 @@ use voce_engine::listener::{Word, subtitles};
 use voce_engine::store::{Reference, Settings, Store};
 use voce_models::fastconformer::FastConformerConfig;
 use voce_models::pocket::PocketConfig;
-use voce_nn::weights::{RandomWeights, SafetensorsFile, TarFile, TorchFile};
+use voce_nn::weights::{GgufFile, RandomWeights, SafetensorsFile, TarFile, TorchFile};
 use voce_nn::{Linear, Loader, PackedCache, Weights};
 use voce_runtime::Format;
 use voce_text::{PromptRules, SentenceStream, Tokenizer, Utf8Stream};
@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("query", voce_server::fuzz::query, &[]),
     ("json", voce_server::fuzz::json, &[]),
     ("safetensors", safetensors, &["crates/voce-models/tests/fixtures/fastconformer/ctc"]),
+    ("gguf", gguf, &[]),
     ("torch", torch, &["crates/voce-nn/tests/fixtures/torch"]),
     ("tar", tar, &[]),
     ("packed", packed, &[]),
@@ -163,6 +164,18 @@ pub fn safetensors(data: &[u8]) {
         for (name, shape) in tensors {
             let _ = file.get(&name, &shape);
             let _ = file.integers(&name);
+        }
+    });
+}
+
+/// GGUF, its table and the values that it names.
+pub fn gguf(data: &[u8]) {
+    with_file(data, |path| {
+        let Ok(file) = GgufFile::open(path) else { return };
+        let tensors: Vec<(String, Vec<usize>)> =
+            file.tensors().map(|(n, s)| (n.to_owned(), s.to_vec())).collect();
+        for (name, shape) in tensors {
+            let _ = file.get(&name, &shape);
         }
     });
 }

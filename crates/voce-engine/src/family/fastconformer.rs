@@ -361,7 +361,7 @@ mod tests {
         let shape = crate::shape(Task::Hearing, "nano-ear").unwrap();
         let opened = random(shape, 1, &place, Precision::Int8).unwrap();
         assert_eq!(opened.hearing.tokenizer().vocab_size(), opened.hearing.info().vocab);
-        for name in crate::shapes(Task::Hearing) {
+        for name in voce_models::fastconformer::SHAPES {
             assert!(FastConformerConfig::named(name).is_some(), "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! Families: how the files of each become a model of a kind. One file a family; nothing else of the engine names one.
 
 mod fastconformer;
+mod kyutai;
 mod plain_tokenizer;
 mod pocket;
 mod qwen;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use voce_models::codec::Codec;
+use voce_models::dialogue::Dialogue;
 use voce_models::hearing::Hearing;
 use voce_models::speech::Speech;
 use voce_nn::{PackedCache, Precision};
@@ -50,7 +52,8 @@ pub(crate) fn open_speech(
     match identity.family {
         Family::Pocket => pocket::open(store, reference, place, precision),
         Family::Qwen => qwen::open(store, reference, place, precision),
-        Family::Kyutai | Family::FastConformer => Err(identity.not_yet()),
+        Family::Kyutai => kyutai::speech::open(store, reference, place, precision),
+        Family::FastConformer => Err(identity.not_yet()),
     }
 }
 
@@ -64,7 +67,8 @@ pub(crate) fn random_speech(
     match shape.family {
         Family::Pocket => pocket::random(shape, seed, place, precision),
         Family::Qwen => qwen::random(shape, seed, place, precision),
-        Family::Kyutai | Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
+        Family::Kyutai => kyutai::speech::random(shape, seed, place, precision),
+        Family::FastConformer => Err(Identity::of_shape(shape).not_yet()),
     }
 }
 
@@ -86,7 +90,8 @@ pub(crate) fn open_hearing(
     identity.require(Task::Hearing)?;
     match identity.family {
         Family::FastConformer => fastconformer::open(store, reference, place, precision),
-        Family::Kyutai | Family::Qwen | Family::Pocket => Err(identity.not_yet()),
+        Family::Kyutai => kyutai::hearing::open(store, reference, place, precision),
+        Family::Qwen | Family::Pocket => Err(identity.not_yet()),
     }
 }
 
@@ -99,7 +104,43 @@ pub(crate) fn random_hearing(
 ) -> Result<OpenedHearing, EngineError> {
     match shape.family {
         Family::FastConformer => fastconformer::random(shape, seed, place, precision),
-        Family::Kyutai | Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
+        Family::Kyutai => kyutai::hearing::random(shape, seed, place, precision),
+        Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
+    }
+}
+
+/// A model that holds conversations, as its files gave it.
+pub(crate) struct OpenedDialogue {
+    pub dialogue: Arc<dyn Dialogue>,
+    /// Packed weights that are to be kept.
+    pub packed: Option<Arc<PackedCache>>,
+}
+
+/// Opens a model that holds conversations; one that does not says what it is.
+pub(crate) fn open_dialogue(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedDialogue, EngineError> {
+    let identity = store.identify(reference)?;
+    identity.require(Task::Dialogue)?;
+    match identity.family {
+        Family::Kyutai => kyutai::dialogue::open(store, reference, place, precision),
+        Family::FastConformer | Family::Qwen | Family::Pocket => Err(identity.not_yet()),
+    }
+}
+
+/// A model that holds conversations, of a published size, with random weights.
+pub(crate) fn random_dialogue(
+    shape: &Shape,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedDialogue, EngineError> {
+    match shape.family {
+        Family::Kyutai => kyutai::dialogue::random(shape, seed, place, precision),
+        Family::FastConformer | Family::Qwen | Family::Pocket => Err(Identity::of_shape(shape).not_yet()),
     }
 }
 
@@ -109,14 +150,33 @@ pub(crate) fn open_codec(
     reference: &str,
     place: &Place,
     precision: Precision,
+    codebooks: Option<usize>,
 ) -> Result<Arc<dyn Codec>, EngineError> {
     let identity = store.identify(reference)?;
     match identity.family {
-        Family::Qwen => qwen::speech_tokenizer::open(store, reference, place, precision),
-        Family::Kyutai | Family::Pocket | Family::FastConformer => {
+        Family::Qwen => {
+            let codec = qwen::speech_tokenizer::open(store, reference, place, precision)?;
+            let has = codec.info().codebooks;
+            match codebooks {
+                Some(asked) if asked != has => Err(EngineError::Codebooks { asked, has }),
+                _ => Ok(codec),
+            }
+        }
+        Family::Kyutai => kyutai::codec::open(store, reference, &identity, place, precision, codebooks),
+        Family::Pocket | Family::FastConformer => {
             Err(EngineError::NoCodec { id: identity.id, title: identity.title })
         }
     }
+}
+
+/// The codec of a published size with random weights; only Mimi's has one.
+pub(crate) fn random_codec(
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+    codebooks: Option<usize>,
+) -> Result<Arc<dyn Codec>, EngineError> {
+    kyutai::codec::random(seed, place, precision, codebooks)
 }
 
 /// Tells what a model on this machine is, without loading its weights.
@@ -129,7 +189,7 @@ pub(crate) fn describe_files(
         Family::Pocket => pocket::describe::of_files(description, store, reference),
         Family::FastConformer => fastconformer::describe::of_files(description, store, reference),
         Family::Qwen => qwen::describe::of_files(description, store, reference),
-        Family::Kyutai => Err(description.identity.not_yet()),
+        Family::Kyutai => kyutai::describe::of_files(description, store, reference),
     }
 }
 
@@ -141,7 +201,11 @@ pub(crate) fn describe_entry(description: &mut Description, entry: &Entry) -> Re
             qwen::describe::of_entry(description, entry);
             Ok(())
         }
-        Family::FastConformer | Family::Kyutai => Ok(()),
+        Family::Kyutai => {
+            kyutai::describe::of_entry(description, entry);
+            Ok(())
+        }
+        Family::FastConformer => Ok(()),
     }
 }
 
@@ -151,6 +215,10 @@ pub(crate) fn describe_shape(description: &mut Description, shape: &Shape) -> Re
         (Family::FastConformer, _) => fastconformer::describe::of_shape(description, shape.name),
         (Family::Qwen, _) => {
             qwen::describe::of_shape(description, shape.name);
+            Ok(())
+        }
+        (Family::Kyutai, _) => {
+            kyutai::describe::of_shape(description, shape);
             Ok(())
         }
         (_, Some(entry)) => describe_entry(description, entry),

@@ -71,6 +71,7 @@ impl Double {
             most_frames: 1,
             window: 1,
             delay,
+            word_ends: false,
             pauses: vec![0.5, 1.0],
             languages: Vec::new(),
             head: "double",

@@ -24,6 +24,15 @@ pub enum ListenEvent {
         /// Where the newest token ended, in seconds of audio; none before the first.
         spoken: Option<f64>,
     },
+    /// The newest word ended here; only for streams that [asked](super::ListenRequest::word_ends) to be told, of models
+    /// that know. Such a word is told when it is spelled, before its end is known.
+    WordEnd {
+        /// Seconds of audio.
+        at: f64,
+    },
+    /// Tokens that were drawn, one in every step, whether they say something or not; only for streams that
+    /// [asked](super::ListenRequest::drawn) to be told, of models that draw.
+    Drawn(Vec<u32>),
     /// How probable it is that nobody speaks for some time; only for streams that
     /// [asked](super::ListenRequest::pauses) to be told, of models that know.
     Pause {
@@ -46,6 +55,8 @@ pub enum EndReason {
     Forced,
     /// The model said so.
     Token,
+    /// The model foresees a pause.
+    Pause,
 }
 
 impl EndReason {
@@ -56,6 +67,7 @@ impl EndReason {
             EndReason::Length => "length",
             EndReason::Forced => "forced",
             EndReason::Token => "token",
+            EndReason::Pause => "pause",
         }
     }
 }

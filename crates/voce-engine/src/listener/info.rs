@@ -26,6 +26,8 @@ pub struct ListenerInfo {
     pub offline: bool,
     /// Milliseconds by which words come after their audio, besides the chunk.
     pub delay_ms: u32,
+    /// Whether it tells where words end apart from the words, to those who ask.
+    pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it can tell; empty where it tells none.
     pub pauses: Vec<f32>,
     /// Languages that it can be told; empty where it takes none.
@@ -69,6 +71,7 @@ impl ListenerInfo {
             offline: about.offline(),
             chunks_ms: about.chunks_ms.clone(),
             delay_ms: about.delay as u32 * about.frame_ms(),
+            word_ends: about.word_ends,
             pauses: about.pauses.clone(),
             languages: about.languages.clone(),
             head: about.head,

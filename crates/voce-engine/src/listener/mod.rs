@@ -282,13 +282,19 @@ impl Listener {
             return Err(EngineError::Stopped("one of its threads has ended".into()));
         }
         let frames = |ms: u32| (ms as usize).div_ceil(self.info.frame_ms as usize).max(1);
+        let foreseen = |ms: u32| about.pauses.iter().position(|s| s * 1e3 >= ms as f32);
+        let pause_ms = request.endpoint.pause_ms;
+        let last = about.pauses.len().checked_sub(1);
+        // Silence stands for a pause that a model does not foresee.
+        let silence_ms = request.endpoint.silence_ms.or(pause_ms.filter(|_| last.is_none()));
         let rules = Rules {
-            silence: request.endpoint.silence_ms.map(frames),
+            pause: pause_ms.and_then(|ms| foreseen(ms).or(last)),
+            silence: silence_ms.map(frames),
             longest: request.endpoint.max_ms.map(frames),
             // Whoever names a longest length gets that.
             cut: request.endpoint.max_ms.map_or(frames(LONGEST_MS), |_| usize::MAX),
         };
-        let (partials, progress, pauses) = (request.partials, request.progress, request.pauses);
+        let ListenRequest { partials, progress, pauses, word_ends, drawn, .. } = *request;
         let lane = self.lanes.take(lane)?;
         let waker = self.lanes.waker(lane);
         let inlet = Inlet::new(waker.clone(), about.layout, self.capacity(), about.sample_rate);
@@ -298,7 +304,7 @@ impl Listener {
             outlet: outlet.clone(),
             track,
             rules,
-            tells: Tells { partials, progress, pauses },
+            tells: Tells { partials, progress, pauses, word_ends, drawn },
             chunks_per_step: request.chunks_per_step,
             saved,
         };

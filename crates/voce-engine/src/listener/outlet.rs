@@ -23,7 +23,7 @@ impl Outlet {
         Arc::new(Self(Mailbox::new(waker, MAX_EVENTS, Told::events)))
     }
 
-    /// Adds what is to be told, and leaves `all` empty. A partial, a progress or a pause that nobody has read gives way to
+    /// Adds what is to be told, and leaves `all` empty. A partial or a progress that nobody has read gives way to
     /// what follows it.
     pub(super) fn push(&self, all: &mut Vec<Told>) {
         if all.is_empty() {
@@ -41,7 +41,6 @@ impl Outlet {
                     (&told, q.newest()),
                     (Told::Partial(_) | Told::Final { .. }, Some(Told::Partial(_)))
                         | (Told::Progress { .. }, Some(Told::Progress { .. }))
-                        | (Told::Pause { .. }, Some(Told::Pause { .. }))
                 );
                 if stale {
                     q.withdraw();

@@ -36,6 +36,14 @@ pub struct ListenRequest {
     pub progress: bool,
     /// Whether to tell how probable pauses are, where the model knows.
     pub pauses: bool,
+    /// Whether to tell where words end, apart from the words, where the model knows.
+    pub word_ends: bool,
+    /// Whether to tell every token that was drawn, of models that draw one in every step.
+    pub drawn: bool,
+    /// How freely tokens are drawn, for models that draw them; 0 takes the best, and the model's own where absent.
+    pub temperature: Option<f32>,
+    /// Of the random numbers they are drawn by.
+    pub seed: Option<u64>,
     /// Chunks that one step may take where more than one waits: 0 chooses what is fastest. The result is the
     /// same either way.
     pub chunks_per_step: usize,
@@ -53,6 +61,10 @@ voce_models::setters! { ListenRequest {
     with_partials(partials: bool),
     with_progress(progress: bool),
     with_pauses(pauses: bool),
+    with_word_ends(word_ends: bool),
+    with_drawn(drawn: bool),
+    with_temperature(temperature: Option<f32>),
+    with_seed(seed: Option<u64>),
     with_chunks_per_step(chunks_per_step: usize),
 } }
 
@@ -70,6 +82,10 @@ impl Default for ListenRequest {
             partials: false,
             progress: false,
             pauses: false,
+            word_ends: false,
+            drawn: false,
+            temperature: None,
+            seed: None,
             chunks_per_step: 0,
         }
     }
@@ -84,17 +100,21 @@ pub struct Endpointing {
     pub silence_ms: Option<u32>,
     /// After so long an utterance.
     pub max_ms: Option<u32>,
+    /// Where the model foresees a pause of at least so long after a word; of models that foresee none, after so much
+    /// silence.
+    pub pause_ms: Option<u32>,
 }
 
 voce_models::setters! { Endpointing {
     with_silence_ms(silence_ms: Option<u32>),
     with_max_ms(max_ms: Option<u32>),
+    with_pause_ms(pause_ms: Option<u32>),
 } }
 
 impl Endpointing {
     /// What suits live speech: 800 ms of silence, 30 s at most.
     pub fn live() -> Self {
-        Self { silence_ms: Some(800), max_ms: Some(30_000) }
+        Self { silence_ms: Some(800), max_ms: Some(30_000), pause_ms: None }
     }
 }
 
@@ -109,6 +129,8 @@ impl ListenRequest {
             hotwords: &self.hotwords,
             lm: self.lm.as_ref(),
             lm_weight: self.lm_weight,
+            temperature: self.temperature,
+            seed: self.seed,
         }
     }
 
@@ -118,6 +140,10 @@ impl ListenRequest {
         if self.endpoint.silence_ms.is_some_and(|ms| !(80..=60_000).contains(&ms)) {
             let value = self.endpoint.silence_ms.unwrap_or_default();
             return bad("endpoint silence", format!("{value} ms"), "use 80 to 60000");
+        }
+        if self.endpoint.pause_ms.is_some_and(|ms| !(80..=60_000).contains(&ms)) {
+            let value = self.endpoint.pause_ms.unwrap_or_default();
+            return bad("endpoint pause", format!("{value} ms"), "use 80 to 60000");
         }
         if self.endpoint.max_ms.is_some_and(|ms| !(1_000..=3_600_000).contains(&ms)) {
             let value = self.endpoint.max_ms.unwrap_or_default();

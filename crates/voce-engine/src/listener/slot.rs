@@ -13,6 +13,9 @@ use super::told::Told;
 use super::utterance::{Rules, Utterance};
 use super::words::Speller;
 
+/// How probable a pause has to be to end an utterance.
+const PAUSE_PROBABILITY: f32 = 0.6;
+
 /// What a lane is asked for.
 pub(super) enum Ask {
     /// To take a stream.
@@ -41,6 +44,8 @@ pub(super) struct Tells {
     pub partials: bool,
     pub progress: bool,
     pub pauses: bool,
+    pub word_ends: bool,
+    pub drawn: bool,
 }
 
 /// A stream in a slot.
@@ -58,6 +63,8 @@ pub(super) struct Slot {
     pub planned: Planned,
     /// Frames that it had decoded.
     pub frames: usize,
+    /// The model foresees the pause that ends utterances.
+    foresees: bool,
     /// Where and why the utterance ends that is being concluded.
     ending: Option<(f64, EndReason)>,
     /// Readings of an utterance that was concluded and has not ended yet.
@@ -79,6 +86,7 @@ impl Slot {
             decoded: 0,
             planned: Planned::default(),
             frames: 0,
+            foresees: false,
             ending: None,
             readings: Vec::new(),
             told: Vec::new(),
@@ -119,7 +127,8 @@ impl Slot {
         self.frames += heard.frames;
         self.decoded += heard.frames;
         self.take(heard);
-        match self.utterance.end_at(self.decoded) {
+        let pause = self.foresees && self.utterance.is_between_words();
+        match self.utterance.end_at(self.decoded).or(pause.then_some(EndReason::Pause)) {
             Some(reason) => {
                 self.ending = Some((self.utterance.seconds(self.decoded), reason));
                 Verdict::End
@@ -155,13 +164,34 @@ impl Slot {
         }
     }
 
+    /// The word of the newest certain token has all its tokens.
+    pub(super) fn word_spelled(&mut self) {
+        self.utterance.spell_word(&mut self.told);
+    }
+
     /// The word of the newest certain token is over at a frame.
     pub(super) fn word_ended(&mut self, frame: usize) {
         self.utterance.end_word(frame, &mut self.told);
+        if self.tells.word_ends {
+            self.told.push(Told::WordEnd { at: self.utterance.seconds(frame) });
+        }
     }
 
-    /// Tells how probable pauses are, where that was asked for.
+    /// Tells a token that was drawn, where that was asked for.
+    pub(super) fn tell_drawn(&mut self, token: u32) {
+        if !self.tells.drawn {
+            return;
+        }
+        match self.told.last_mut() {
+            Some(Told::Drawn(tokens)) => tokens.push(token),
+            _ => self.told.push(Told::Drawn(vec![token])),
+        }
+    }
+
+    /// Tells how probable pauses are, where that was asked for, and notes whether one ends the utterance.
     pub(super) fn tell_pauses(&mut self, probabilities: &[f32]) {
+        let foreseen = self.rules.pause.and_then(|number| probabilities.get(number));
+        self.foresees = foreseen.is_some_and(|p| *p >= PAUSE_PROBABILITY);
         if self.tells.pauses {
             let (at, probabilities) = (self.utterance.seconds(self.decoded), probabilities.to_vec());
             self.told.push(Told::Pause { at, probabilities });

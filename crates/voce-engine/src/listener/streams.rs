@@ -133,6 +133,14 @@ impl Heed for Streams {
         self.with(slot, |slot| slot.word_ended(frame));
     }
 
+    fn word_spelled(&mut self, slot: usize) {
+        self.with(slot, Slot::word_spelled);
+    }
+
+    fn drew(&mut self, slot: usize, token: u32) {
+        self.with(slot, |slot| slot.tell_drawn(token));
+    }
+
     fn pauses(&mut self, slot: usize, probabilities: &[f32]) {
         self.with(slot, |slot| slot.tell_pauses(probabilities));
     }

@@ -50,7 +50,7 @@ fn late_tokens_words_that_end_and_other_rates_need_no_change_here() {
 fn rules_count_decoded_frames_however_late_they_come() {
     for delay in [0, 5] {
         let (_, listener) = open(delay, 1);
-        let endpoint = Endpointing { silence_ms: Some(240), max_ms: None };
+        let endpoint = Endpointing { silence_ms: Some(240), max_ms: None, pause_ms: None };
         let request = ListenRequest { endpoint, ..Default::default() };
         let (mut sender, stream) = listener.listen(&request).unwrap();
         sender.push(&audio(&[1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 1])).unwrap();
@@ -70,9 +70,27 @@ fn pauses_are_told_to_those_who_ask() {
         sender.push(&audio(&[0, 0])).unwrap();
         sender.finish();
         let told = texts(stream);
-        // One that nobody has read gives way to the next.
-        assert_eq!(told.is_empty(), !pauses);
+        // One for each frame, however late they are read.
+        assert_eq!(told.len(), if pauses { 2 } else { 0 });
         assert!(told.iter().all(|t| t == "pause [0.75, 0.125]"), "{told:?}");
+    }
+}
+
+#[test]
+fn a_pause_that_the_model_foresees_ends_an_utterance_after_a_word() {
+    for (delay, pause_ms, want) in [
+        // The word's end is known with the first silent frame, and so is the pause.
+        (3, 500, &["ab 0.08-0.24", "pause 0.32", "[ab]", "c 0.40-0.48", "pause 0.56", "[c]"][..]),
+        // Nobody foresees a longer one.
+        (3, 1000, &["ab 0.08-0.24", "c 0.40-0.48", "[ab c]"]),
+    ] {
+        let (_, listener) = open(delay, 1);
+        let endpoint = Endpointing { pause_ms: Some(pause_ms), ..Default::default() };
+        let request = ListenRequest { endpoint, ..Default::default() };
+        let (mut sender, stream) = listener.listen(&request).unwrap();
+        sender.push(&audio(&[0, 1, 2, 0, 0, 4, 0])).unwrap();
+        sender.finish();
+        assert_eq!(texts(stream), want, "{pause_ms}");
     }
 }
 

@@ -40,6 +40,16 @@ pub(super) enum Told {
     },
     /// What was told of the utterance before the stream was saved.
     Before(Piece),
+    /// The last word that was told ends here.
+    Ended {
+        end: f64,
+    },
+    /// A word ended here, for those who want to be told apart from the word.
+    WordEnd {
+        at: f64,
+    },
+    /// Tokens that were drawn.
+    Drawn(Vec<u32>),
     Progress {
         at: f64,
         spoken: Option<f64>,
@@ -102,6 +112,14 @@ impl Scribe {
                 let all = std::mem::take(&mut self.said);
                 Some(ListenEvent::Final(self.segment(all, nbest)))
             }
+            Told::Ended { end } => {
+                if let Some(word) = self.said.words.last_mut() {
+                    word.end = end.max(word.start);
+                }
+                None
+            }
+            Told::WordEnd { at } => Some(ListenEvent::WordEnd { at }),
+            Told::Drawn(tokens) => Some(ListenEvent::Drawn(tokens)),
             Told::Endpoint { at, reason } => Some(ListenEvent::Endpoint { at, reason }),
             Told::Progress { at, spoken } => Some(ListenEvent::Progress { at, spoken }),
             Told::Pause { at, probabilities } => Some(ListenEvent::Pause { at, probabilities }),

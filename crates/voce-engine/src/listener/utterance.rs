@@ -15,6 +15,8 @@ const LONGEST_WORD: usize = 1024;
 /// When utterances end, in frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
+    /// The number of a pause that ends utterances when the model foresees it.
+    pub pause: Option<usize>,
     pub silence: Option<usize>,
     pub longest: Option<usize>,
     /// Frames after which an utterance is cut between two words where no other rule has ended it.
@@ -23,7 +25,7 @@ pub(super) struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { silence: None, longest: None, cut: usize::MAX }
+        Self { pause: None, silence: None, longest: None, cut: usize::MAX }
     }
 }
 
@@ -104,6 +106,11 @@ impl Utterance {
         Some(if silent { EndReason::Silence } else { EndReason::Length })
     }
 
+    /// Whether there are words, and the last one is spelled.
+    pub(super) fn is_between_words(&self) -> bool {
+        !self.tokens.is_empty() && self.told == self.tokens.len() && self.tentative.is_empty()
+    }
+
     /// Takes tokens that will not change. Each end token ends an utterance.
     pub(super) fn take(&mut self, certain: &[Token], told: &mut Vec<Told>) {
         for &token in certain {
@@ -121,10 +128,20 @@ impl Utterance {
         self.tell_words(false, told);
     }
 
+    /// The word of the newest certain token has all its tokens; its end may move.
+    pub(super) fn spell_word(&mut self, told: &mut Vec<Told>) {
+        self.tell_words(true, told);
+    }
+
     /// The word of the newest certain token is over at a frame.
     pub(super) fn end_word(&mut self, frame: usize, told: &mut Vec<Told>) {
+        let was_told = self.told == self.tokens.len();
         if let Some(last) = self.tokens.last_mut() {
             last.duration = frame.saturating_sub(last.frame).max(1);
+            if was_told {
+                let end = self.clock.at(last.frame + last.duration);
+                told.push(Told::Ended { end });
+            }
             self.tell_words(true, told);
         }
     }
@@ -340,6 +357,8 @@ mod tests {
             ListenEvent::Endpoint { reason, .. } => reason.name().to_owned(),
             ListenEvent::Progress { .. } => "progress".to_owned(),
             ListenEvent::Pause { .. } => "pause".to_owned(),
+            ListenEvent::WordEnd { .. } => "end".to_owned(),
+            ListenEvent::Drawn(_) => "drawn".to_owned(),
         };
         events.iter().map(text).collect()
     }

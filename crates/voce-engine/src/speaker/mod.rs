@@ -23,7 +23,7 @@ pub use stream::{AudioChunk, SpeakStats, SpeechStream};
 pub use text::{HungUp, TextSender};
 pub use voce_models::speech::{
     FineSampling, MAX_FRAMES, MAX_STEPS, MAX_TOKENS, MODEL_TOKENS, SpeakRequest, SpokenWord, TextMode, Voice,
-    VoiceChoice,
+    VoiceChoice, VoiceError,
 };
 
 use crate::EngineError;
@@ -144,6 +144,7 @@ impl Speaker {
             temperature: kind.temperature,
             languages: kind.languages.clone(),
             instructions: speech.takes_instructions(),
+            words: speech.tells_words(),
         };
         let trace = |thread| Tracer::new(options.trace.clone(), thread);
         let pulse = Pulse::new(Duration::from_secs_f64(kind.frame_seconds()), 2);

@@ -112,4 +112,6 @@ pub struct SpeakerInfo {
     pub languages: Vec<String>,
     /// Whether it can be told in words how to speak.
     pub instructions: bool,
+    /// Whether it tells when each word is spoken.
+    pub words: bool,
 }

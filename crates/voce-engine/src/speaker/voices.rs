@@ -15,6 +15,9 @@ use crate::EngineError;
 use crate::fault::FaultPoint;
 use crate::wake::lock;
 
+/// Stands between the names of voices that take turns.
+const VOICES_JOINED: char = '+';
+
 /// Voices that come with a model and were asked for by name: their files do not change while it is open.
 pub(super) type Known = Mutex<HashMap<String, Voice>>;
 
@@ -49,10 +52,24 @@ impl Speaker {
         if self.speech.info().speakers.iter().any(|s| s.eq_ignore_ascii_case(name)) {
             return self.make_voice(name, VoiceSource::Name(name));
         }
+        if let Some(voices) = self.voices_together(name)? {
+            return Ok(voices);
+        }
         let kept = self.store.as_ref().and_then(|store| store.voices().find(name).ok());
         let path = kept.or_else(|| looks_like_path(name).then(|| PathBuf::from(name)));
         let unknown = || EngineError::UnknownVoice { name: name.to_owned(), known: self.voice_names() };
         self.voice_at(&path.ok_or_else(unknown)?, name)
+    }
+
+    /// Several voices that take turns: names with `+` between them.
+    fn voices_together(&self, names: &str) -> Result<Option<Voice>, EngineError> {
+        if !names.contains(VOICES_JOINED) || Path::new(names).exists() {
+            return Ok(None);
+        }
+        let voices =
+            names.split(VOICES_JOINED).map(|name| self.voice(name.trim())).collect::<Result<Vec<_>, _>>()?;
+        let wrap = |source| EngineError::Voice { name: names.to_owned(), source };
+        self.speech.together(&mut self.exec()?, &voices).map(Some).map_err(wrap)
     }
 
     /// The voice of a file, exported or to be cloned.

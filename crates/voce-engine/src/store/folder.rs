@@ -57,9 +57,8 @@ pub(super) struct Parts {
 
 fn is_voice(name: &str) -> bool {
     let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let folder = folder.rsplit('/').next().unwrap_or("");
     name.ends_with(".safetensors")
-        && (matches!(folder, "embeddings" | "voices")
+        && (folder.split('/').any(|part| matches!(part, "embeddings" | "voices"))
             || (folder.is_empty() && (name.starts_with("voice.") || name.starts_with("voice_"))))
 }
 

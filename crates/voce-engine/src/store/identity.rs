@@ -19,8 +19,14 @@ const MAX_PEEK: u64 = 4 << 20;
 const MAX_NAME: usize = 40;
 
 /// What this build can run; each family adds its line.
-const RUNS: [(Family, Task); 3] =
-    [(Family::Pocket, Task::Speech), (Family::Qwen, Task::Speech), (Family::FastConformer, Task::Hearing)];
+const RUNS: [(Family, Task); 6] = [
+    (Family::Pocket, Task::Speech),
+    (Family::Qwen, Task::Speech),
+    (Family::FastConformer, Task::Hearing),
+    (Family::Kyutai, Task::Hearing),
+    (Family::Kyutai, Task::Speech),
+    (Family::Kyutai, Task::Dialogue),
+];
 
 /// A kind of model that is known by name, whether it can be run or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,19 +10,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use voce_models::dialogue::Dialogue;
-use voce_runtime::Isa;
+use voce_nn::Precision;
 use voce_runtime::cuda::Device;
+use voce_runtime::{Exec, Isa};
 
 pub use stream::{HungUp, TalkEvent, TalkSender, TalkStats, TalkStream};
 pub use voce_models::dialogue::{DialogueInfo, TalkRequest};
 
-use crate::EngineError;
 use crate::device::{Place, Placement, has_room};
 use crate::fault::Faults;
 use crate::lane::{Lane, Team, default_threads};
+use crate::packed;
 use crate::pulse::Pulse;
+use crate::store::{Store, Task};
 use crate::trace::{Trace, Tracer};
 use crate::wake::Waker;
+use crate::{EngineError, family};
 use stream::Line;
 use work::{NewTalk, TalkWork};
 
@@ -34,6 +37,8 @@ const MAX_SLOTS: usize = 1024;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TalkerOptions {
+    /// Precision of the weights; the fastest that sounds the same where absent.
+    pub precision: Option<Precision>,
     /// Threads; 0 chooses.
     pub threads: usize,
     /// Conversations that run side by side.
@@ -53,6 +58,7 @@ pub struct TalkerOptions {
 }
 
 voce_models::setters! { TalkerOptions {
+    with_precision(precision: Option<Precision>),
     with_threads(threads: usize),
     with_slots(slots: usize),
     with_isa(isa: Option<Isa>),
@@ -66,6 +72,7 @@ voce_models::setters! { TalkerOptions {
 impl Default for TalkerOptions {
     fn default() -> Self {
         Self {
+            precision: None,
             threads: 0,
             slots: DEFAULT_SLOTS,
             isa: None,
@@ -90,12 +97,27 @@ pub struct Talker {
     pulse: Arc<Pulse>,
     device: Option<Arc<Device>>,
     thread: Option<JoinHandle<()>>,
+    /// Writes packed weights.
+    keeping: Option<JoinHandle<()>>,
 }
 
 impl Talker {
+    /// Opens a model all of whose files are here.
+    pub fn open(store: &Store, reference: &str, options: &TalkerOptions) -> Result<Self, EngineError> {
+        let place = Place::new(&options.device, options.isa)?;
+        let precision = place.precision(options.precision);
+        let opened = family::open_dialogue(store, reference, &place, precision)?;
+        let mut talker = Self::at(opened.dialogue, place, options)?;
+        talker.keeping = opened.packed.and_then(|cache| packed::keep(cache, store.packed_dir()));
+        Ok(talker)
+    }
+
     /// A talker over a model that is loaded.
     pub fn new(dialogue: Arc<dyn Dialogue>, options: &TalkerOptions) -> Result<Self, EngineError> {
-        let place = Place::new(&options.device, options.isa)?;
+        Self::at(dialogue, Place::new(&options.device, options.isa)?, options)
+    }
+
+    fn at(dialogue: Arc<dyn Dialogue>, place: Place, options: &TalkerOptions) -> Result<Self, EngineError> {
         let slots = options.slots.clamp(1, MAX_SLOTS);
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let info = dialogue.info();
@@ -128,7 +150,8 @@ impl Talker {
             Lane { exec, waker: lane_waker, stop: lane_stop, pulse: lane_pulse, keep_warm }.run(&mut work);
         })?;
         let device = place.device;
-        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, device, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Self { dialogue, slots, live, requests, waker, stop, pulse, device, thread, keeping: None })
     }
 
     /// What was loaded.
@@ -170,11 +193,25 @@ impl Talker {
     }
 }
 
+/// A model of a published size with random weights and an executor of where it runs, for measurements without threads of
+/// the engine's own.
+pub fn random_dialogue(
+    shape: &str,
+    seed: u64,
+    options: &TalkerOptions,
+) -> Result<(Arc<dyn Dialogue>, Exec), EngineError> {
+    let place = Place::new(&options.device, options.isa)?;
+    let shape = crate::shape(Task::Dialogue, shape)?;
+    let opened = family::random_dialogue(shape, seed, &place, place.precision(options.precision))?;
+    let threads = if options.threads == 0 { default_threads() } else { options.threads };
+    Ok((opened.dialogue, place.exec(threads)?))
+}
+
 impl Drop for Talker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        for thread in [self.thread.take(), self.keeping.take()].into_iter().flatten() {
             let _ = thread.join();
         }
     }

@@ -22,6 +22,8 @@ pub enum TalkEvent {
     Audio(Vec<f32>),
     /// Text of what the model says.
     Text(String),
+    /// The text token and the codes of a frame, before its audio; none from models that draw no such.
+    Tokens(Vec<u32>),
 }
 
 /// Times and counts of one conversation.
@@ -64,7 +66,7 @@ impl Line {
     pub(super) fn new(waker: Arc<Waker>, sample_rate: usize) -> Arc<Self> {
         let weigh = |event: &TalkEvent| match event {
             TalkEvent::Audio(samples) => samples.len(),
-            TalkEvent::Text(_) => TEXT_WEIGHT,
+            TalkEvent::Text(_) | TalkEvent::Tokens(_) => TEXT_WEIGHT,
         };
         let capacity = AHEAD_SECONDS * sample_rate;
         let said = Mailbox::new(waker.clone(), capacity, weigh);
@@ -195,6 +197,22 @@ impl TalkSender {
         Poll::Pending
     }
 
+    /// No more samples come: the conversation ends once all of them were heard.
+    pub fn finish(&mut self) {
+        lock(&self.line.heard).finished = true;
+        self.line.waker.wake();
+    }
+
+    /// Ready once the conversation has ended and its slot is free.
+    pub fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut heard = lock(&self.line.heard);
+        if heard.hung_up {
+            return Poll::Ready(());
+        }
+        heard.task = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     /// A sample that is no number ends this conversation, and no other.
     fn check(&self, samples: &[f32]) -> Result<(), HungUp> {
         let Some(bad) = samples.iter().find(|s| !s.is_finite()) else { return Ok(()) };
@@ -210,8 +228,7 @@ impl TalkSender {
 
 impl Drop for TalkSender {
     fn drop(&mut self) {
-        lock(&self.line.heard).finished = true;
-        self.line.waker.wake();
+        self.finish();
     }
 }
 

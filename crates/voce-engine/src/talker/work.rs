@@ -48,6 +48,12 @@ impl Work for TalkWork {
         {
             let waited = line.since(Instant::now());
             line.record(|s| s.queue = waited);
+            if line.is_cancelled() {
+                // Its reader went before it had a slot, and nobody will wake the lane for it again.
+                self.live.fetch_sub(1, Ordering::Relaxed);
+                line.end(Ok(()));
+                continue;
+            }
             self.slots[free] = Some(line);
             let started = lane::alone(|| {
                 self.faults.pass(FaultPoint::Stream);
@@ -83,7 +89,7 @@ impl Work for TalkWork {
         self.pulse.end(Stage::Model, took, self.stepped.len(), self.stepped.iter().copied());
         let share = took / self.stepped.len() as u32;
         for k in 0..self.stepped.len() {
-            let (i, Uttered { samples, text, ended }) =
+            let (i, Uttered { samples, text, tokens, ended }) =
                 (self.stepped[k], std::mem::take(&mut self.uttered[k]));
             let Some(line) = &self.slots[i] else { continue };
             line.record(|s| {
@@ -92,6 +98,9 @@ impl Work for TalkWork {
             });
             if !text.is_empty() {
                 line.say(TalkEvent::Text(text));
+            }
+            if !tokens.is_empty() {
+                line.say(TalkEvent::Tokens(tokens));
             }
             if !samples.is_empty() {
                 line.say(TalkEvent::Audio(samples));

@@ -11,6 +11,6 @@ mod text;
 pub use config::{FrameConfig, PredictorConfig, SHAPES};
 pub use frames::{FrameDecoder, FrameRow};
 pub use prompts::FramePrompt;
-pub use random::random_weights;
+pub use random::{random_weights, repeated_weights};
 pub use state::{FrameShape, FrameState};
 pub use text::{TextLayers, TextShape};

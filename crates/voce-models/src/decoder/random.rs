@@ -10,7 +10,12 @@ const BLOCK: usize = (1 << 20) + 7;
 /// Weights for any decoder, without biases but for the predictor's projection. Large tensors repeat a block of random
 /// values from a place of their own.
 pub fn random_weights(seed: u64) -> Arc<dyn Weights> {
-    let made = RandomWeights::new(seed, |name| name.ends_with("small_to_mtp_projection.bias"));
+    repeated_weights(seed, |name| name.ends_with("small_to_mtp_projection.bias"))
+}
+
+/// The same with the optional tensors that `has` names.
+pub fn repeated_weights(seed: u64, has: impl Fn(&str) -> bool + Send + Sync + 'static) -> Arc<dyn Weights> {
+    let made = RandomWeights::new(seed, has);
     let block = made.get("block", &[BLOCK, 1]).ok().flatten().map_or_else(Vec::new, |t| t.values);
     Arc::new(Repeated { made, block })
 }

@@ -117,6 +117,7 @@ fn info(
         // A window is full when audio goes on after it.
         window: if offline { WINDOW * factor + 1 } else { most_frames * factor },
         delay: 0,
+        word_ends: false,
         pauses: Vec::new(),
         languages: config.prompt.iter().flat_map(|p| p.languages.iter().map(|(c, _)| c.clone())).collect(),
         head: decoder.name(),
@@ -230,6 +231,10 @@ impl Hearing for FastConformer {
     fn track(&self, ask: &TrackRequest<'_>, saved: Option<&[u8]>) -> Result<Track, HearingError> {
         ask.check()?;
         let model = &self.0;
+        if ask.temperature.is_some_and(|t| t > 0.0) {
+            let (family, option) = (model.info.family, "temperature");
+            return Err(HearingError::Unsupported { family, option });
+        }
         let saved = saved.map(|bytes| FastConformerEar::saved_shape(model, bytes)).transpose()?;
         let shape = model.shape(ask, saved)?;
         let options = phrases::search_options(ask, &model.tokenizer, model.config.vocab)?;

@@ -72,6 +72,8 @@ pub struct HearingInfo {
     pub window: usize,
     /// Frames by which tokens come after their audio, besides the chunk.
     pub delay: usize,
+    /// Whether it tells where words end apart from the words.
+    pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it reports with every frame; empty where it reports none.
     pub pauses: Vec<f32>,
     /// Languages that it can be told; empty where it takes none.
@@ -345,6 +347,13 @@ pub trait Heed {
 
     /// Tells that the word of the newest certain token is over at a frame, for models that know.
     fn word_ended(&mut self, slot: usize, frame: usize);
+
+    /// Tells that the word of the newest certain token has all its tokens, for models that know; it ends where
+    /// [`Heed::word_ended`] says later.
+    fn word_spelled(&mut self, _slot: usize) {}
+
+    /// Tells what a model that draws a token in every step drew, whether it says something or not.
+    fn drew(&mut self, _slot: usize, _token: u32) {}
 
     /// Tells how probable the [pauses](HearingInfo::pauses) are after the newest frame.
     fn pauses(&mut self, slot: usize, probabilities: &[f32]);

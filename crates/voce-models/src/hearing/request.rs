@@ -10,6 +10,8 @@ pub use crate::transducer::MAX_BEAM;
 pub const MAX_HOTWORDS: usize = 10_000;
 /// Weights of language models and phrases are no larger.
 const MAX_WEIGHT: f32 = 100.0;
+/// Tokens are drawn no more freely.
+const MAX_TEMPERATURE: f32 = 2.0;
 
 /// A phrase to prefer.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,10 @@ pub struct TrackRequest<'a> {
     pub lm: Option<&'a Arc<Ngram>>,
     /// Its weight.
     pub lm_weight: f32,
+    /// How freely tokens are drawn, for models that draw them; 0 takes the best, and the model's own where absent.
+    pub temperature: Option<f32>,
+    /// Of the random numbers they are drawn by.
+    pub seed: Option<u64>,
 }
 
 impl TrackRequest<'_> {
@@ -54,6 +60,10 @@ impl TrackRequest<'_> {
         }
         if self.hotwords.len() > MAX_HOTWORDS {
             return bad("hotwords", self.hotwords.len().to_string(), "use at most 10000 phrases");
+        }
+        if self.temperature.is_some_and(|t| !(0.0..=MAX_TEMPERATURE).contains(&t)) {
+            let value = self.temperature.unwrap_or_default().to_string();
+            return bad("temperature", value, "use 0 to 2");
         }
         let heavy = |h: &&Hotword| !h.weight.is_finite() || h.weight.abs() > MAX_WEIGHT;
         if let Some(h) = self.hotwords.iter().find(heavy) {
@@ -123,6 +133,8 @@ mod tests {
             hotwords: &[],
             lm: None,
             lm_weight: 0.3,
+            temperature: None,
+            seed: None,
         };
         let widest = TrackRequest { beam: MAX_BEAM, nbest: MAX_BEAM, lm_weight: 100.0, ..plain };
         assert!(widest.check().is_ok());
@@ -135,6 +147,9 @@ mod tests {
         refused(TrackRequest { nbest: 2, ..plain }, "nbest");
         refused(TrackRequest { lm_weight: 100.5, ..plain }, "lm weight");
         refused(TrackRequest { lm_weight: f32::NAN, ..plain }, "lm weight");
+        assert!(TrackRequest { temperature: Some(2.0), ..plain }.check().is_ok());
+        refused(TrackRequest { temperature: Some(2.1), ..plain }, "temperature");
+        refused(TrackRequest { temperature: Some(f32::NAN), ..plain }, "temperature");
         let words = |weight, count| vec![Hotword { phrase: "rain".into(), weight }; count];
         assert!(TrackRequest { hotwords: &words(-100.0, MAX_HOTWORDS), ..plain }.check().is_ok());
         refused(TrackRequest { hotwords: &words(1.0, MAX_HOTWORDS + 1), ..plain }, "hotwords");

@@ -59,20 +59,28 @@ impl Seanet {
         Ok([Self { stages: first.0, inputs: c.dimension }, Self { stages: b.stages, inputs: first.1 }])
     }
 
-    /// `model.N` of the encoder: from samples down to positions.
-    pub(super) fn encoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<Self, WeightError> {
+    /// `model.N` of the encoder, from samples down to positions, in two parts: many rows and few weights, and from
+    /// the last stride on the rest, which begins with a convolution.
+    pub(super) fn encoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<[Self; 2], WeightError> {
         let mut b = Builder::new(l, c, format);
         let mut width = c.n_filters;
         b.conv(Activation::None, c.channels, width, c.kernel_size, 1)?;
-        for &ratio in c.ratios.iter().rev() {
+        let mut first = (Vec::new(), width);
+        for (i, &ratio) in c.ratios.iter().rev().enumerate() {
             b.residuals(width)?;
+            if i + 1 == c.ratios.len() {
+                first = (std::mem::take(&mut b.stages), width);
+            }
             b.index += 1;
             b.conv(Activation::Elu, width, 2 * width, 2 * ratio, ratio)?;
             width *= 2;
         }
         b.index += 1;
         b.conv(Activation::Elu, width, c.dimension, c.last_kernel_size, 1)?;
-        Ok(Self { stages: b.stages, inputs: c.channels })
+        if first.0.is_empty() {
+            first.0.push(b.stages.remove(0));
+        }
+        Ok([Self { stages: first.0, inputs: c.channels }, Self { stages: b.stages, inputs: first.1 }])
     }
 
     /// State for `slots` streams and calls of up to `rows` input rows.
@@ -184,10 +192,10 @@ impl Seanet {
         }
     }
 
-    /// Output rows for `rows` input rows.
+    /// Output rows for `rows` input rows, of which the last stride may have a part.
     pub(super) fn rows(&self, rows: usize) -> usize {
         self.stages.iter().fold(rows, |rows, (_, stage)| match stage {
-            Stage::Conv(_, c) => rows / c.config().stride,
+            Stage::Conv(_, c) => rows.div_ceil(c.config().stride),
             Stage::Up(_, ratio) => rows * ratio,
             Stage::Residual(..) => rows,
         })
@@ -249,6 +257,11 @@ impl SeanetState {
     /// Starts a slot anew.
     pub(super) fn reset(&mut self, slot: usize) {
         self.convs.iter_mut().flatten().for_each(|c| c.reset(slot));
+    }
+
+    /// What the convolutions remember, in the order of the stages.
+    pub(super) fn histories(&mut self) -> impl Iterator<Item = &mut ConvState> {
+        self.convs.iter_mut().flatten()
     }
 }
 

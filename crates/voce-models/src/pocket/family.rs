@@ -108,7 +108,7 @@ impl Pocket {
         if request.instruct.is_some() {
             return unsupported("instruction");
         }
-        if let Some(option) = request.token_option() {
+        if let Some(option) = request.token_option().or(request.code_option()) {
             return unsupported(option);
         }
         match (&request.language, self.info.languages.first()) {
@@ -200,7 +200,7 @@ impl Speech for Pocket {
     fn export(&self, exec: &mut Exec, voice: &Voice) -> Result<Vec<VoiceTensor>, VoiceError> {
         match voice {
             Voice::Past(voice) => Ok(voice.export(exec)),
-            Voice::Prompt(_) => Err(VoiceError::Other("it is one of another family".into())),
+            _ => Err(VoiceError::Other("it is one of another family".into())),
         }
     }
 }

@@ -48,7 +48,7 @@ impl PocketScript {
                 tokens: self.tokenizer.encode(&prepared.text),
                 text: prepared.text,
                 tail: self.frames_after_eos.unwrap_or(guess),
-                open: false,
+                ..Line::default()
             }));
         }
         Ok(())

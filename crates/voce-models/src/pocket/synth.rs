@@ -188,7 +188,7 @@ impl Synth for PocketSynth {
         let limits: Vec<usize> = guesses.collect();
         let past = |prompt: &Prompt| match &prompt.voice {
             Some(Voice::Past(voice)) => voice.clone(),
-            Some(Voice::Prompt(_)) | None => self.nobody.clone(),
+            _ => self.nobody.clone(),
         };
         let voices: Vec<Arc<Past>> = prompts.iter().map(past).collect();
         let positions = prompts.iter().zip(&limits).zip(&voices).map(|((p, &guess), voice)| {

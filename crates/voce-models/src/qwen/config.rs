@@ -163,7 +163,7 @@ impl Layers {
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             // The three position streams of the published rotation are always equal: it is the plain one.
-            rope: RopeStyle::Halves,
+            rope: Some(RopeStyle::Halves),
             theta: self.rope_theta,
             eps: self.rms_norm_eps,
             head_norm: true,

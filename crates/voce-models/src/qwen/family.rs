@@ -91,6 +91,9 @@ impl Qwen {
         if request.noise_clamp.is_some() {
             return unsupported("noise clamp");
         }
+        if let Some(option) = request.code_option() {
+            return unsupported(option);
+        }
         // A threshold that nothing reaches means that the end is not to come.
         let threshold = request.eos_threshold.filter(|t| *t != f32::INFINITY);
         if threshold.is_some() || request.frames_after_eos.is_some() {
@@ -218,7 +221,7 @@ impl Speech for Qwen {
     fn export(&self, _exec: &mut Exec, voice: &Voice) -> Result<Vec<VoiceTensor>, VoiceError> {
         match voice {
             Voice::Prompt(voice) => voice.export(),
-            Voice::Past(_) => Err(VoiceError::Other("it is one of another family".into())),
+            _ => Err(VoiceError::Other("it is one of another family".into())),
         }
     }
 }

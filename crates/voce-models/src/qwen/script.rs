@@ -40,7 +40,7 @@ impl QwenScript {
         let tokens = self.tokenizer.encode(text);
         if tokens.len() <= self.max_tokens {
             if !tokens.is_empty() {
-                out.push(Passage::New(Line { text: text.into(), tokens, tail: 0, open: false }));
+                out.push(Passage::New(Line { text: text.into(), tokens, ..Line::default() }));
             }
             return;
         }
@@ -49,7 +49,7 @@ impl QwenScript {
             let piece = text[from..end].trim();
             if !piece.is_empty() {
                 let tokens = self.tokenizer.encode(piece);
-                out.push(Passage::New(Line { text: piece.into(), tokens, tail: 0, open: false }));
+                out.push(Passage::New(Line { text: piece.into(), tokens, ..Line::default() }));
             }
             from = end;
         }
@@ -132,7 +132,7 @@ impl QwenScript {
                 continue;
             }
             let count = self.open.unwrap_or(0) + tokens.len();
-            let line = Line { text: text.into(), tokens, tail: 0, open: true };
+            let line = Line { text: text.into(), tokens, open: true, ..Line::default() };
             out.push(if begun { Passage::More(line) } else { Passage::New(line) });
             // A passage that has enough ends with the sentence.
             let full = count >= self.max_tokens

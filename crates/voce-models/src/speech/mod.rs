@@ -35,6 +35,11 @@ pub trait Speech: Send + Sync {
     /// The state of `slots` passages side by side, from frames to samples.
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder>;
 
+    /// Whether it tells when each word is spoken.
+    fn tells_words(&self) -> bool {
+        false
+    }
+
     /// Whether requests can say in words how to speak.
     fn takes_instructions(&self) -> bool {
         false
@@ -54,6 +59,12 @@ pub trait Speech: Send + Sync {
 
     /// A voice.
     fn voice(&self, exec: &mut Exec, from: VoiceSource<'_>) -> Result<Voice, VoiceError>;
+
+    /// One voice of several, for families whose speakers take turns.
+    fn together(&self, exec: &mut Exec, voices: &[Voice]) -> Result<Voice, VoiceError> {
+        let _ = (exec, voices);
+        Err(VoiceError::Unsupported { family: self.info().family, option: "several voices" })
+    }
 
     /// Whether a voice was made for this model, at this precision.
     fn fits(&self, voice: &Voice) -> bool;
@@ -125,10 +136,23 @@ pub struct Line {
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
+    /// Its words, for families that speak word by word; their tokens follow each other in `tokens`.
+    pub words: Vec<LineWord>,
     /// Frames to speak after the model has said that it is done.
     pub tail: usize,
     /// Whether more text may follow for the same slot.
     pub open: bool,
+}
+
+/// A word of a line, or a break in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineWord {
+    /// The word; empty for a break.
+    pub text: String,
+    /// Tokens that it is.
+    pub tokens: usize,
+    /// Steps that pass before the next word may start.
+    pub pause: usize,
 }
 
 /// A line that takes a slot.

@@ -36,6 +36,10 @@ pub struct SpeakRequest {
     pub repetition_penalty: Option<f32>,
     /// The same for what a second network draws of each frame.
     pub fine: FineSampling,
+    /// How closely the model follows voice and text, for families that can be told; the model's default when absent.
+    pub guidance: Option<f32>,
+    /// Codes of a frame that are drawn, the first ones; all of the model's when absent.
+    pub codebooks: Option<usize>,
     /// Tokens per passage of text; [`MODEL_TOKENS`] leaves it to the model.
     pub max_tokens: usize,
     /// Exactly this many frames unless the end comes first.
@@ -62,6 +66,8 @@ crate::setters! { SpeakRequest {
     with_top_p(top_p: Option<f32>),
     with_repetition_penalty(repetition_penalty: Option<f32>),
     with_fine(fine: FineSampling),
+    with_guidance(guidance: Option<f32>),
+    with_codebooks(codebooks: Option<usize>),
     with_max_tokens(max_tokens: usize),
     with_max_frames(max_frames: Option<usize>),
     with_normalize(normalize: bool),
@@ -153,6 +159,8 @@ impl Default for SpeakRequest {
             top_p: None,
             repetition_penalty: None,
             fine: FineSampling::default(),
+            guidance: None,
+            codebooks: None,
             max_tokens: MODEL_TOKENS,
             max_frames: None,
             normalize: true,
@@ -175,6 +183,15 @@ impl SpeakRequest {
             Self { top_p: Some(_), .. } => Some("top p"),
             Self { repetition_penalty: Some(_), .. } => Some("repetition penalty"),
             _ if self.fine != FineSampling::default() => Some("second sampler"),
+            _ => None,
+        }
+    }
+
+    /// The name of an option that only models with guidance and codebooks to choose have, if the request uses it.
+    pub fn code_option(&self) -> Option<&'static str> {
+        match self {
+            Self { guidance: Some(_), .. } => Some("guidance"),
+            Self { codebooks: Some(_), .. } => Some("codebooks"),
             _ => None,
         }
     }

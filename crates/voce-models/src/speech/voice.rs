@@ -7,6 +7,7 @@ use voce_nn::WeightError;
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::cuda::CudaError;
 
+use crate::kyutai::tts;
 use crate::{pocket, qwen};
 
 /// A voice ready to speak with; clones share it.
@@ -17,6 +18,8 @@ pub enum Voice {
     Past(Arc<pocket::Voice>),
     /// What a prompt says of a speaker.
     Prompt(Arc<qwen::Voice>),
+    /// What every layer looks at, or codes that stand before the first.
+    Looked(Arc<tts::Voice>),
 }
 
 impl Voice {
@@ -25,6 +28,7 @@ impl Voice {
         match self {
             Self::Past(voice) => voice.bytes(),
             Self::Prompt(voice) => voice.bytes(),
+            Self::Looked(voice) => voice.bytes(),
         }
     }
 }
@@ -34,6 +38,7 @@ impl fmt::Debug for Voice {
         match self {
             Self::Past(voice) => write!(f, "Past of {} positions", voice.positions()),
             Self::Prompt(voice) => write!(f, "Prompt of {voice:?}"),
+            Self::Looked(voice) => write!(f, "{voice:?}"),
         }
     }
 }

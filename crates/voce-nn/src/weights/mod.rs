@@ -1,5 +1,7 @@
 //! Weights by name: where tensors come from, and errors that say which one is wrong.
 
+mod gguf_file;
+mod gguf_head;
 mod random;
 mod safetensors_file;
 mod sharded;
@@ -9,9 +11,11 @@ mod torch_file;
 mod torch_pickle;
 mod zip_index;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use gguf_file::GgufFile;
+pub use gguf_head::{MAX_GGUF_DIMENSIONS, MAX_GGUF_ENTRIES, MAX_GGUF_NAME, MAX_GGUF_TENSORS};
 pub use random::RandomWeights;
 pub use safetensors_file::SafetensorsFile;
 pub use sharded::{MAX_SHARDS, ShardedSafetensors};
@@ -76,6 +80,14 @@ pub enum WeightError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file is not a GGUF file, or is cut short.
+    #[error("{path}: not a whole GGUF file ({reason}): fetch it again")]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An archive or a checkpoint in it that cannot be read.
     #[error("{path}: {reason}")]
     Archive {
@@ -123,6 +135,25 @@ pub trait Weights: Send + Sync {
 
     /// The shape of a tensor, if it is there.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
+}
+
+/// Opens a file of weights, GGUF by its first bytes and safetensors else.
+pub fn open(path: &Path) -> Result<Arc<dyn Weights>, WeightError> {
+    Ok(if gguf_file::is_gguf(path)? {
+        Arc::new(GgufFile::open(path)?)
+    } else {
+        Arc::new(SafetensorsFile::open(path)?)
+    })
+}
+
+/// Names and shapes of all tensors of a file that [`open`] opens.
+pub fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>, WeightError> {
+    let owned = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.to_vec());
+    Ok(if gguf_file::is_gguf(path)? {
+        GgufFile::open(path)?.tensors().map(owned).collect()
+    } else {
+        SafetensorsFile::open(path)?.tensors().map(owned).collect()
+    })
 }
 
 /// Loads tensors under a prefix and packs them.

@@ -6,8 +6,8 @@ use super::program::KernelOf;
 use super::queue::Args;
 use super::{Cuda, Plain};
 use crate::exec::{
-    AttentionKind, AttentionOp, AttentionShape, Buffer, HeadNorms, KvFormat, KvSpec, Output, Pending,
-    RelativeAttentionOp, Rope, RopeStyle, Span,
+    AttentionKind, AttentionOp, AttentionShape, Buffer, CrossAttentionOp, HeadNorms, KvFormat, KvSpec,
+    Output, Pending, RelativeAttentionOp, Rope, RopeStyle, Span,
 };
 use crate::matrix::Format;
 
@@ -188,14 +188,14 @@ impl Cuda {
         if let Some(HeadNorms { query, key, eps }) = op.norms {
             (args.query_norm, args.key_norm, args.eps) = (self.constant(query), self.constant(key), eps);
         }
-        (args.heads, args.causal) = (op.heads as u32, 1);
+        (args.heads, args.causal) = (op.heads as u32, op.cache.frame() as u32);
         args.window = op.window.unwrap_or(0) as u32;
         let group = op.heads / spec.kv_heads;
         let (mut singles, mut tiles) = (Vec::new(), Vec::new());
         let (mut row, mut longest) = (0, 0);
         for span in op.spans {
             let start = op.cache.position(span.slot);
-            let first = |p: usize| op.window.map_or(0, |w| (p + 1).saturating_sub(w));
+            let first = |p: usize| op.cache.first_seen(op.window, p);
             if span.rows == 1 && group <= DECODE_QUERIES {
                 longest = longest.max(start + 1 - first(start));
                 singles.push(Task::new(row, 1, span.slot, start, (first(start), start + 1)));
@@ -272,6 +272,25 @@ impl Cuda {
         let shared = (rows.queries() * (held * spec.width() + part) * 4 + own) as u32;
         let shape = Shape { grid: [blocks, args.splits.max(1), 1], block, shared };
         self.queue.launch(kernel, shape, args);
+    }
+
+    pub(crate) fn cross_attention(&mut self, op: CrossAttentionOp<'_>, mut out: Output<'_>) {
+        let spec = *op.cache.spec();
+        let rows = op.spans.iter().map(|s| s.rows).sum();
+        let mut args = self.attend_args(&spec, op.layer, op.q, &mut out, rows);
+        args.cache += self.cache(op.cache);
+        args.heads = op.heads as u32;
+        let step = (TILE_QUERIES / (op.heads / spec.kv_heads)).max(1);
+        let (mut tasks, mut row) = (Vec::new(), 0);
+        for span in op.spans {
+            let seen = (0, op.cache.position(span.slot));
+            for part in (0..span.rows).step_by(step) {
+                tasks.push(Task::new(row + part, step.min(span.rows - part), span.slot, 0, seen));
+            }
+            row += span.rows;
+        }
+        args.tasks = self.queue.table(&tasks);
+        self.tiles(&spec, &args, tasks.len(), choice::tile(spec.format));
     }
 
     pub(crate) fn relative_attention(&mut self, op: RelativeAttentionOp<'_>, mut out: Output<'_>) {

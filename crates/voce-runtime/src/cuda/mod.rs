@@ -143,6 +143,8 @@ struct Scratch {
     /// Keys and values on their way to or from the host.
     moved: Option<Memory>,
     selected: Option<Memory>,
+    /// Long rows that tokens are drawn from.
+    draws: Option<Memory>,
 }
 
 impl Cuda {

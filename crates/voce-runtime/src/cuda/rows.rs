@@ -2,8 +2,8 @@
 
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::{Cuda, program};
-use crate::exec::{Buffer, RowList};
+use super::{Cuda, Plain, program};
+use crate::exec::{Buffer, Guide, RowList};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -35,6 +35,31 @@ pub(crate) struct AddScaledArgs {
     pad: u32,
 }
 
+/// A row to guide: see `rows.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct GuideWords {
+    row: u32,
+    without: u32,
+    by: f32,
+    pad: u32,
+}
+
+// SAFETY: numbers without padding.
+unsafe impl Plain for GuideWords {}
+
+/// Arguments of `guide_rows`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct GuideRowsArgs {
+    guides: Address,
+    x: Address,
+    cols: u32,
+    count: u32,
+}
+
+// SAFETY: fields without padding, as the kernels declare them.
+unsafe impl Args for GuideRowsArgs {}
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for CopyRowsArgs {}
 // SAFETY: as above.
@@ -148,6 +173,15 @@ impl Cuda {
             cols,
             rows,
         });
+    }
+
+    pub(crate) fn guide_rows(&mut self, guides: &[Guide], x: &mut Buffer) {
+        let words = |g: &Guide| GuideWords { row: g.row as u32, without: g.without as u32, by: g.by, pad: 0 };
+        let words: Vec<GuideWords> = guides.iter().map(words).collect();
+        let (cols, count) = (x.cols() as u32, guides.len() as u32);
+        let args = GuideRowsArgs { guides: self.queue.table(&words), x: self.write(x), cols, count };
+        let shape = Shape { grid: [count, cols.div_ceil(THREADS), 1], block: THREADS, shared: 0 };
+        self.queue.launch(program::GUIDE_ROWS, shape, &args);
     }
 
     pub(crate) fn add_scaled(&mut self, x: &Buffer, scale: f32, rows: usize, to: &mut Buffer) {

@@ -7,6 +7,8 @@ use crate::exec::{SampleOp, Tokens};
 
 /// Threads of a block; a row has one.
 const THREADS: u32 = 512;
+/// Tokens of a row that shared memory takes, with their weights.
+const MOST_SHARED: u32 = 12_288;
 
 /// A row's settings: see `sampling.cu`.
 #[derive(Clone, Copy)]
@@ -37,6 +39,7 @@ pub(crate) struct SampleArgs {
     pub(super) history: Address,
     pub(super) table: Address,
     pub(super) next: Address,
+    pub(super) spill: Address,
     pub(super) stride: u32,
     pub(super) n: u32,
     pub(super) columns: u32,
@@ -64,6 +67,7 @@ impl Cuda {
             history: 0,
             table: 0,
             next: 0,
+            spill: 0,
             stride: op.logits.stride() as u32,
             n,
             columns: tokens.cols() as u32,
@@ -110,7 +114,12 @@ impl Cuda {
         // Weights are kept beside the keys where a row sums them.
         let arrays = 1 + u32::from(rows.iter().any(|r| r.top_p < 1.0));
         args.rows = self.queue.table(&rows);
-        let shape = Shape { grid: [rows.len() as u32, 1, 1], block: THREADS, shared: 4 * n * arrays };
+        let mut shared = 4 * n * arrays;
+        if n > MOST_SHARED {
+            args.spill = self.queue.reserve(&mut self.scratch.draws, rows.len() * 8 * n as usize);
+            shared = 0;
+        }
+        let shape = Shape { grid: [rows.len() as u32, 1, 1], block: THREADS, shared };
         self.queue.launch(program::SAMPLE, shape, &args);
     }
 }

@@ -4,7 +4,9 @@ use super::driver::{Address, Shape};
 use super::queue::Args;
 use super::rows::numbers;
 use super::{Cuda, Plain, bytes, program};
-use crate::exec::{Buffer, EmbedOp, EmbedPart, HeadNormOp, Rope, RopeStyle, Tokens, Vector};
+use crate::exec::{
+    BranchOp, Buffer, EmbedOp, EmbedPart, HeadNormOp, Rope, RopeStyle, TokenMove, Tokens, Vector,
+};
 
 /// Threads of a block that takes tokens or heads.
 const THREADS: u32 = 256;
@@ -20,6 +22,33 @@ pub(crate) struct PutTokensArgs {
     column: u32,
     each: u32,
     count: u32,
+}
+
+/// Arguments of `branch_tokens`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct BranchTokensArgs {
+    then: Address,
+    otherwise: Address,
+    slots: Address,
+    tokens: Address,
+    columns: u32,
+    drawn: u32,
+    key: u32,
+    column: u32,
+    each: u32,
+    count: u32,
+}
+
+/// Arguments of `move_tokens`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MoveTokensArgs {
+    moves: Address,
+    from: Address,
+    to: Address,
+    count: u32,
+    pad: u32,
 }
 
 /// A table: see `tokens.cu`.
@@ -74,6 +103,10 @@ unsafe impl Plain for Part {}
 // SAFETY: fields without padding, as the kernels declare them.
 unsafe impl Args for PutTokensArgs {}
 // SAFETY: as above.
+unsafe impl Args for BranchTokensArgs {}
+// SAFETY: as above.
+unsafe impl Args for MoveTokensArgs {}
+// SAFETY: as above.
 unsafe impl Args for EmbedArgs {}
 // SAFETY: as above.
 unsafe impl Args for HeadNormArgs {}
@@ -108,6 +141,37 @@ impl Cuda {
         };
         let grid = [(values.len() as u32).div_ceil(THREADS), 1, 1];
         self.queue.launch(program::PUT_TOKENS, Shape { grid, block: THREADS, shared: 0 }, &args);
+    }
+
+    pub(crate) fn move_tokens(&mut self, from: &Tokens, moves: &[TokenMove], to: &Tokens) {
+        let place = |tokens: &Tokens, [row, column]: [usize; 2]| (row * tokens.cols() + column) as u32;
+        let places: Vec<u32> = moves.iter().flat_map(|m| [place(from, m.from), place(to, m.to)]).collect();
+        let args = MoveTokensArgs {
+            moves: self.queue.table(&places),
+            from: self.tokens(from),
+            to: self.tokens(to),
+            count: moves.len() as u32,
+            pad: 0,
+        };
+        let grid = [(moves.len() as u32).div_ceil(THREADS), 1, 1];
+        self.queue.launch(program::MOVE_TOKENS, Shape { grid, block: THREADS, shared: 0 }, &args);
+    }
+
+    pub(crate) fn branch_tokens(&mut self, op: &BranchOp<'_>, tokens: &Tokens, each: usize) {
+        let args = BranchTokensArgs {
+            then: self.queue.table(op.then),
+            otherwise: self.queue.table(op.otherwise),
+            slots: self.queue.table(&numbers(op.slots)),
+            tokens: self.tokens(tokens),
+            columns: tokens.cols() as u32,
+            drawn: op.drawn as u32,
+            key: op.key,
+            column: op.column as u32,
+            each: each as u32,
+            count: op.slots.len() as u32,
+        };
+        let grid = [(op.then.len() as u32).div_ceil(THREADS), 1, 1];
+        self.queue.launch(program::BRANCH_TOKENS, Shape { grid, block: THREADS, shared: 0 }, &args);
     }
 
     pub(crate) fn fetch_tokens(&mut self, tokens: &mut Tokens) {

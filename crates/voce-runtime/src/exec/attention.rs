@@ -194,7 +194,7 @@ impl Exec {
                         Tile { k, v, width, capacity: spec.capacity, bf16: spec.format != KvFormat::F32 };
                     let at = start + part;
                     let queries = Queries { q, at, rows: n, group };
-                    let seen = |p: usize| (window.map_or(0, |w| (p + 1).saturating_sub(w)), p + 1);
+                    let seen = |p: usize| (cache.first_seen(window, p), p + 1);
                     // SAFETY: the ring holds the window of these rows; scratch was reserved for it.
                     unsafe { tile.attend(kernels, &queries, seen, None, scores, narrow, result) };
                     for (i, result) in result.chunks_exact(width).take(n * group).enumerate() {

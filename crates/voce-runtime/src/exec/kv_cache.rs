@@ -178,6 +178,8 @@ pub struct KvCache {
     /// Made by the executor that first uses it.
     storage: OnceLock<Storage>,
     positions: Vec<usize>,
+    /// Positions that come and go together.
+    frame: usize,
 }
 
 impl KvCache {
@@ -187,7 +189,27 @@ impl KvCache {
         let spec = KvSpec { capacity, ..spec };
         // Checked here as bytes of the largest format, so that offsets in the storage cannot overflow later.
         volume([8, spec.layers, spec.slots, spec.kv_heads, capacity, spec.width()]);
-        Self { spec, storage: OnceLock::new(), positions: vec![0; spec.slots] }
+        Self { spec, storage: OnceLock::new(), positions: vec![0; spec.slots], frame: 1 }
+    }
+
+    /// The same cache for streams whose positions come in frames of this many: what leaves the window does so with all
+    /// of a frame, so that the first row of a frame sees no more of the past than the last.
+    pub fn in_frames(mut self, positions: usize) -> Self {
+        assert!(positions > 0, "a frame has positions");
+        self.frame = positions;
+        self
+    }
+
+    /// Positions of a frame.
+    pub(crate) fn frame(&self) -> usize {
+        self.frame
+    }
+
+    /// The first position that a row sees through a window.
+    pub(crate) fn first_seen(&self, window: Option<usize>, position: usize) -> usize {
+        let end = (position / self.frame + 1) * self.frame;
+        // A window shorter than a frame still has the row itself.
+        window.map_or(0, |w| end.saturating_sub(w).min(position))
     }
 
     /// Its shape.

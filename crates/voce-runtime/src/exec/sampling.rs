@@ -9,7 +9,7 @@ use super::{Buffer, EveryRow, Exec, Shared, Table, Tokens, View};
 use crate::pool::share;
 
 /// The largest vocabulary that can be sampled from.
-pub const MAX_SAMPLED: usize = 12_288;
+pub const MAX_SAMPLED: usize = 65_535;
 
 /// How a stream's tokens are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -62,7 +62,100 @@ impl Tokens {
     }
 }
 
+/// One word from a row and column of tokens to those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenMove {
+    /// Row and column that it is read from.
+    pub from: [usize; 2],
+    /// Row and column that it is written to.
+    pub to: [usize; 2],
+}
+
+/// What stands in some columns after a draw: `then` where the drawn token is `key`, else `otherwise`.
+pub struct BranchOp<'a> {
+    /// Whose tokens; no slot is named twice.
+    pub slots: &'a [usize],
+    /// The column of the drawn token, which is none of those written.
+    pub drawn: usize,
+    /// The token that decides.
+    pub key: u32,
+    /// The first column that is written.
+    pub column: usize,
+    /// As many words for each slot as columns are written.
+    pub then: &'a [u32],
+    /// The same for every other token.
+    pub otherwise: &'a [u32],
+}
+
 impl Exec {
+    /// Copies words from one list of tokens to another, without a look at the host; no place is written twice.
+    pub fn move_tokens(&mut self, from: &Tokens, moves: &[TokenMove], to: &mut Tokens) {
+        for TokenMove { from: [row, column], to: [to_row, to_column] } in moves {
+            assert!(*row < from.slots && *column < from.cols, "words to read");
+            assert!(*to_row < to.slots && *to_column < to.cols, "places to write");
+        }
+        if moves.is_empty() {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            cuda.move_tokens(from, moves, to);
+            to.stale = true;
+            return;
+        }
+        for m in moves {
+            to.words[m.to[0] * to.cols + m.to[1]] = from.row(m.from[0])[m.from[1]];
+        }
+    }
+
+    /// As [`Exec::move_tokens`], within one list; no place that is read is written.
+    pub fn copy_tokens(&mut self, moves: &[TokenMove], tokens: &mut Tokens) {
+        for TokenMove { from, to } in moves {
+            assert!(
+                [from, to].iter().all(|[row, column]| *row < tokens.slots && *column < tokens.cols),
+                "places"
+            );
+        }
+        if moves.is_empty() {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            cuda.move_tokens(tokens, moves, tokens);
+            tokens.stale = true;
+            return;
+        }
+        for m in moves {
+            tokens.words[m.to[0] * tokens.cols + m.to[1]] = tokens.words[m.from[0] * tokens.cols + m.from[1]];
+        }
+    }
+
+    /// Writes to slots' tokens what a drawn token decides, without a look at the host.
+    pub fn branch_tokens(&mut self, op: &BranchOp<'_>, tokens: &mut Tokens) {
+        if op.slots.is_empty() {
+            return;
+        }
+        let each = op.then.len() / op.slots.len();
+        assert!(op.then.len() == each * op.slots.len() && op.otherwise.len() == op.then.len(), "words fit");
+        assert!(op.column <= tokens.cols && each <= tokens.cols - op.column, "columns fit");
+        assert!(
+            op.drawn < tokens.cols && !(op.column..op.column + each).contains(&op.drawn),
+            "a column beside"
+        );
+        self.scratch.marks.check(tokens.slots, op.slots.iter().copied());
+        if each == 0 {
+            return;
+        }
+        if let Some(cuda) = &mut self.cuda {
+            cuda.branch_tokens(op, tokens, each);
+            tokens.stale = true;
+            return;
+        }
+        for (r, &slot) in op.slots.iter().enumerate() {
+            let row = &mut tokens.words[slot * tokens.cols..][..tokens.cols];
+            let from = if row[op.drawn] == op.key { op.then } else { op.otherwise };
+            row[op.column..op.column + each].copy_from_slice(&from[r * each..][..each]);
+        }
+    }
+
     /// Puts words of the host into some slots from `column` on, the same number for each; no slot is named twice.
     pub fn set_tokens(&mut self, tokens: &mut Tokens, slots: &[usize], column: usize, values: &[u32]) {
         if slots.is_empty() {

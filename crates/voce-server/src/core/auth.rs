@@ -79,7 +79,9 @@ pub(crate) async fn check(
     next: Next,
 ) -> Result<Response, ServerError> {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let is_open = path.is_some_and(|p| state.is_open(p));
+    // What no route has is a file of the configuration's own pages, or nothing.
+    let is_page = path.is_none() && state.options.static_dir.is_some();
+    let is_open = is_page || path.is_some_and(|p| state.is_open(p));
     let address = Peer::current().map_or_else(|| Caller::default().address, |p| p.address());
     let mut caller = Caller { key: None, address };
     if !state.keys.is_empty() && !is_open {

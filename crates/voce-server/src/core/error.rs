@@ -156,6 +156,7 @@ impl ServerError {
                 | EngineError::BadRequest { .. }
                 | EngineError::Speech(_)
                 | EngineError::Dialogue(_)
+                | EngineError::Codec(_)
                 | EngineError::Voice { .. }
                 | EngineError::Audio { .. } => StatusCode::BAD_REQUEST,
                 EngineError::Busy(_) => StatusCode::TOO_MANY_REQUESTS,

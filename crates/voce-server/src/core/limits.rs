@@ -80,6 +80,8 @@ pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 pub const WS_PING: Duration = Duration::from_secs(10);
 /// Silence after which a WebSocket is closed.
 pub const WS_IDLE: Duration = Duration::from_secs(20);
+/// How often listeners of a room are told that it is there.
+pub const ROOM_PING: Duration = Duration::from_secs(5);
 /// How long a closing WebSocket waits for the other side's word.
 pub const WS_CLOSE: Duration = Duration::from_secs(2);
 /// How long a last word may take that nobody waits for.
@@ -154,6 +156,8 @@ pub struct Limits {
     pub ws_ping: Duration,
     /// Silence after which a WebSocket is closed.
     pub ws_idle: Duration,
+    /// How often listeners of a room are told that it is there.
+    pub room_ping: Duration,
     /// How long work in flight has at shutdown.
     pub drain: Duration,
     /// Sockets open at once.
@@ -200,6 +204,7 @@ impl Default for Limits {
             session_time: SESSION_TIME,
             ws_ping: WS_PING,
             ws_idle: WS_IDLE,
+            room_ping: ROOM_PING,
             drain: DRAIN,
             connections: MAX_CONNECTIONS,
             connections_per_address: None,

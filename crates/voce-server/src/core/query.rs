@@ -47,6 +47,11 @@ pub(crate) fn short(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
+/// A path without its escapes.
+pub(crate) fn decode_path(text: &str) -> String {
+    decode(&text.replace('+', "%2B"))
+}
+
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -4,8 +4,9 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
 
+use super::mounts::{Mount, Serves};
 use super::state::AppState;
-use super::{auth, echo, health, origin, watch};
+use super::{auth, echo, health, origin, static_files, watch};
 use crate::{deepgram, moshi, openai, page, rnnt_v2};
 
 /// A route as the table has it.
@@ -45,6 +46,31 @@ fn tts_route() -> MethodRouter<AppState> {
     get(moshi::tts::connect).post(moshi::tts::post)
 }
 
+fn mounted_route(serves: Serves) -> MethodRouter<AppState> {
+    match serves {
+        Serves::Hearing => asr_route(),
+        Serves::Speech => tts_route(),
+        Serves::Dialogue => get(moshi::chat::connect),
+        Serves::RoomSend => get(moshi::rooms::send),
+        Serves::RoomListen => get(moshi::rooms::listen),
+    }
+}
+
+/// Whether a path has a route of another kind than this.
+pub(crate) fn is_taken(path: &str, serves: Serves) -> bool {
+    let own = match serves {
+        Serves::Hearing => Some(moshi::info::ASR_PATH),
+        Serves::Speech => Some(moshi::info::TTS_PATH),
+        Serves::Dialogue => Some(moshi::info::CHAT_PATH),
+        Serves::RoomSend | Serves::RoomListen => None,
+    };
+    let matches = |route: &Route| match route.path.split_once('{') {
+        Some((before, _)) => path.starts_with(before),
+        None => route.path == path,
+    };
+    own != Some(path) && table().iter().any(matches)
+}
+
 pub(crate) fn table() -> Vec<Route> {
     let open = |path, handler| Route { path, methods: GET, open: true, handler };
     let keyed = |path, methods, handler| Route { path, methods, open: false, handler };
@@ -70,6 +96,7 @@ pub(crate) fn table() -> Vec<Route> {
         keyed("/v1/audio/translations", POST, post(openai::translations)),
         keyed(moshi::info::ASR_PATH, BOTH, asr_route()),
         keyed(moshi::info::TTS_PATH, BOTH, tts_route()),
+        keyed(moshi::info::CHAT_PATH, GET, get(moshi::chat::connect)),
         open("/api/build_info", get(moshi::info::build)),
         keyed("/api/modules_info", GET, get(moshi::info::modules)),
         keyed("/v1/listen", BOTH, get(deepgram::connect).post(deepgram::file)),
@@ -81,18 +108,18 @@ pub(crate) fn table() -> Vec<Route> {
 /// The router with its layers, the outermost last.
 pub(crate) fn router(state: AppState, echoes: bool) -> Router {
     let table = table();
-    let is_new = |path: &&String| {
-        path.starts_with('/') && !path.contains(['{', '*']) && !table.iter().any(|r| r.path == **path)
-    };
-    let asr = state.options.asr_paths.iter().filter(is_new).map(|p| (p.clone(), asr_route()));
-    let tts = state.options.tts_paths.iter().filter(is_new).map(|p| (p.clone(), tts_route()));
-    let further: std::collections::BTreeMap<_, _> = asr.chain(tts).collect();
-    let routes =
-        further.into_iter().fold(Router::new(), |router, (path, handler)| router.route(&path, handler));
-    let routes = table.into_iter().fold(routes, |router, r| router.route(r.path, r.handler));
+    let is_new = |mount: &&Mount| !table.iter().any(|r| r.path == mount.path);
+    let routes = state
+        .mounts
+        .iter()
+        .filter(is_new)
+        .fold(Router::new(), |router, mount| router.route(&mount.path, mounted_route(mount.serves)));
+    let own_page = static_files::has_index(state.options.static_dir.as_deref());
+    let table = table.into_iter().filter(|r| !own_page || r.path != "/");
+    let routes = table.fold(routes, |router, r| router.route(r.path, r.handler));
     let routes = if echoes { routes.route(echo::PATH, get(echo::connect)) } else { routes };
     routes
-        .fallback(watch::not_found)
+        .fallback(static_files::serve)
         .method_not_allowed_fallback(watch::bad_method)
         .layer(from_fn_with_state(state.clone(), watch::not_draining))
         .layer(from_fn_with_state(state.clone(), auth::check))

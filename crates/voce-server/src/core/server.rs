@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpListener;
@@ -12,6 +13,7 @@ use super::journal::JournalOptions;
 use super::limits::Limits;
 use super::lobby::Lobby;
 use super::models::{LoadError, Served as _};
+use super::mounts::{Mount, MountError, Mounts};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, limits, routes, vigil};
@@ -37,10 +39,10 @@ pub struct ServerOptions {
     pub wyoming: Option<SocketAddr>,
     /// Whether clients may add and remove voices.
     pub voice_changes: bool,
-    /// Further paths of moshi's recognition route.
-    pub asr_paths: Vec<String>,
-    /// Further paths of moshi's speech route.
-    pub tts_paths: Vec<String>,
+    /// Further paths, each with the model that answers there.
+    pub mounts: Vec<Mount>,
+    /// Folder of files for paths that no route has; none are read where absent.
+    pub static_dir: Option<PathBuf>,
     /// Where spans go, if anywhere.
     pub otlp: Option<OtlpOptions>,
     /// What is kept of streams.
@@ -59,8 +61,8 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             wyoming: None,
             voice_changes: true,
-            asr_paths: Vec::new(),
-            tts_paths: Vec::new(),
+            mounts: Vec::new(),
+            static_dir: None,
             otlp: None,
             journal: JournalOptions::default(),
         }
@@ -78,6 +80,12 @@ pub enum ServeError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// A path cannot be had.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Something cannot be set up.
+    #[error("{0}")]
+    Set(String),
     /// A model cannot be loaded.
     #[error("model '{id}': {source}")]
     Model {
@@ -131,7 +139,9 @@ impl Server {
         if let Some(addr) = options.wyoming.filter(|a| !a.ip().is_loopback()) {
             tracing::warn!(%addr, "anyone who reaches this address can use Wyoming, which has no keys");
         }
-        let state = AppState::new(options, models, store, loopback);
+        let mounts = Mounts::new(&options.mounts)?;
+        let state = AppState::new(options, models, mounts, store, loopback)
+            .map_err(|e| ServeError::Set(e.to_string()))?;
         Ok(Self { lobby, wyoming, state, echoes: false })
     }
 
@@ -167,6 +177,11 @@ impl Server {
             }
             for partner in &self.state.partners {
                 partner.load().await.map_err(failed(partner.id()))?;
+            }
+            for rooms in self.state.all_rooms() {
+                let (id, opened) = (rooms.id().to_owned(), rooms.clone());
+                let loaded = tokio::task::spawn_blocking(move || opened.load()).await;
+                loaded.unwrap_or(Err(EngineError::Broken)).map_err(Arc::new).map_err(failed(&id))?;
             }
             Ok(())
         };

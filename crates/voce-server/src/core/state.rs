@@ -11,11 +11,13 @@ use super::budget::Budget;
 use super::drain::Drain;
 use super::error::ServerError;
 use super::metrics::Metrics;
+use super::mounts::Mounts;
 use super::query::short;
 use super::server::ServerOptions;
 use super::telemetry::Telemetry;
 use crate::core::models::Served;
 use crate::ears::{Ear, EarOptions};
+use crate::moshi::rooms::{Rooms, RoomsOptions};
 use crate::mouth::{Mouth, MouthOptions};
 use crate::partner::{Partner, PartnerOptions};
 
@@ -28,6 +30,8 @@ pub struct Models {
     pub ears: Vec<EarOptions>,
     /// Models that hold conversations.
     pub partners: Vec<PartnerOptions>,
+    /// Rooms.
+    pub rooms: Vec<RoomsOptions>,
 }
 
 /// Shared by all handlers.
@@ -45,8 +49,10 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) mouths: Vec<Arc<Mouth>>,
     pub(crate) ears: Vec<Arc<Ear>>,
-    pub(crate) partners: Vec<Partner>,
-    open: HashSet<&'static str>,
+    pub(crate) partners: Vec<Arc<Partner>>,
+    rooms: Vec<Arc<Rooms>>,
+    pub(crate) mounts: Mounts,
+    open: HashSet<String>,
 }
 
 impl Deref for AppState {
@@ -58,7 +64,13 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    pub(crate) fn new(options: ServerOptions, models: Models, store: Store, loopback: bool) -> Self {
+    pub(crate) fn new(
+        options: ServerOptions,
+        models: Models,
+        mounts: Mounts,
+        store: Store,
+        loopback: bool,
+    ) -> Result<Self, ServerError> {
         let telemetry = Telemetry::new(&options);
         let metrics = telemetry.metrics.clone();
         let budget = Arc::new(Budget::new(options.limits.clone(), options.keys.len()));
@@ -66,13 +78,21 @@ impl AppState {
         let ear = |e| Arc::new(Ear::new(e, &budget, telemetry.clone()));
         let mouths: Vec<_> = models.mouths.into_iter().map(mouth).collect();
         let ears: Vec<_> = models.ears.into_iter().map(ear).collect();
-        let partners = models.partners.into_iter().map(|p| Partner::new(p, &budget, &telemetry)).collect();
-        let mut open: HashSet<&'static str> =
-            super::routes::table().iter().filter(|r| r.open).map(|r| r.path).collect();
-        if options.open_metrics {
-            open.insert("/metrics");
+        let partner = |p| Arc::new(Partner::new(p, &budget, &telemetry));
+        let partners = models.partners.into_iter().map(partner).collect();
+        let table = super::routes::table();
+        let mut open: HashSet<String> = table.iter().filter(|r| r.open).map(|r| r.path.to_owned()).collect();
+        open.extend(mounts.iter().filter(|m| m.open).map(|m| m.path.clone()));
+        if mounts.iter().any(|m| !m.listed.is_empty()) {
+            // Who reads moshi-server's modules has no key there.
+            open.insert("/api/modules_info".into());
         }
-        Self(Arc::new(Inner {
+        if options.open_metrics {
+            open.insert("/metrics".into());
+        }
+        let rooms = models.rooms.into_iter().map(|r| Rooms::new(r, &budget).map(Arc::new));
+        let rooms = rooms.collect::<Result<_, _>>()?;
+        Ok(Self(Arc::new(Inner {
             loopback,
             keys: Keys::new(&options.keys),
             drain: Drain::default(),
@@ -84,20 +104,27 @@ impl AppState {
             metrics,
             telemetry,
             options,
+            mounts,
+            rooms,
             open,
-        }))
+        })))
     }
 
     /// Every model, whatever it does.
     pub(crate) fn served(&self) -> impl Iterator<Item = &dyn Served> {
         let mouths = self.mouths.iter().map(|m| &**m as &dyn Served);
         let ears = self.ears.iter().map(|e| &**e as &dyn Served);
-        mouths.chain(ears).chain(self.partners.iter().map(|p| p as &dyn Served))
+        mouths.chain(ears).chain(self.partners.iter().map(|p| &**p as &dyn Served))
     }
 
     /// Whether a route needs no key.
     pub(crate) fn is_open(&self, path: &str) -> bool {
         self.open.contains(path)
+    }
+
+    /// The model that a configuration has given a path to.
+    pub(crate) fn mounted(&self, path: &str) -> Option<&str> {
+        self.mounts.get(path)?.model.as_deref()
     }
 
     /// `ok`, or why new work is not welcome.
@@ -131,6 +158,26 @@ impl AppState {
         let found = self.ears.iter().find(|m| m.id() == name);
         let found = found.or_else(|| HEARING_ALIASES.contains(&name).then_some(first));
         found.ok_or_else(|| unknown(name, self.ears.iter().map(|m| m.id()).chain(HEARING_ALIASES)))
+    }
+
+    /// The dialogue model of a name or alias; the first where no name is given.
+    pub(crate) fn partner(&self, name: Option<&str>) -> Result<&Arc<Partner>, ServerError> {
+        let first = self.partners.first().ok_or(ServerError::NoModel("dialogue model"))?;
+        let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(first) };
+        let name = self.unalias(name);
+        let found = self.partners.iter().find(|p| p.id() == name);
+        found.ok_or_else(|| unknown(name, self.partners.iter().map(|p| p.id())))
+    }
+
+    /// All rooms.
+    pub(crate) fn all_rooms(&self) -> &[Arc<Rooms>] {
+        &self.rooms
+    }
+
+    /// Rooms by their name among the models; the first where no name is given.
+    pub(crate) fn rooms(&self, name: Option<&str>) -> Result<&Arc<Rooms>, ServerError> {
+        let found = self.rooms.iter().find(|r| name.is_none_or(|name| r.id() == name));
+        found.ok_or(ServerError::NoModel("room"))
     }
 
     /// What an alias of the settings stands for.

@@ -192,13 +192,13 @@ impl Talk {
     async fn audio(&mut self, data: Bytes) -> Result<(), ServerError> {
         if self.way.is_none() {
             // Filters of strange rates take a while to make, and decoders have threads: they are for those who have a slot.
-            self.hearing().await?;
+            let rate = self.hearing().await?.rate();
             self.way = Some(match self.options.raw {
                 Some(raw) => {
-                    let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels)?;
+                    let inlet = Inlet::new(raw.encoding, raw.sample_rate, raw.channels, rate)?;
                     Way::Raw(Box::new(Intake::new(inlet)))
                 }
-                None => Way::Opus(OpusInlet::any(self.claim.ear().decoder()?)),
+                None => Way::Opus(OpusInlet::any(self.claim.ear().decoder()?, rate)),
             });
         }
         match &mut self.way {

@@ -4,19 +4,18 @@
 use tokio::sync::mpsc;
 use voce_audio::{AudioError, Decoder, MonoStream};
 
-use super::SAMPLE_RATE;
 use crate::core::budget::Share;
 use crate::core::trace::Meter;
 
 /// Decoded blocks that wait to be heard.
 const BLOCKS: usize = 16;
-/// Most samples of a block: a second.
-const BLOCK: usize = SAMPLE_RATE as usize;
+/// Most samples of a block: a second at the usual rate.
+const BLOCK: usize = super::SAMPLE_RATE as usize;
 
 /// What comes out, in the order of what went in.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Decoded {
-    /// Mono, at the recognisers' rate.
+    /// Mono, at the rate of the stream that they are for.
     Samples(Vec<f32>),
     /// All that came before the mark has been decoded.
     Mark,
@@ -39,9 +38,9 @@ impl Outlet {
         self.0.blocking_send(Ok(decoded)).map_err(|_| Gone)
     }
 
-    /// Decodes to the end, or until nobody listens.
-    pub(super) fn run(&self, decoder: Decoder, meter: Option<&Meter>) -> Result<(), AudioError> {
-        let mut stream = MonoStream::new(decoder, SAMPLE_RATE);
+    /// Decodes to the end, or until nobody listens, into samples of a rate.
+    pub(super) fn run(&self, decoder: Decoder, rate: u32, meter: Option<&Meter>) -> Result<(), AudioError> {
+        let mut stream = MonoStream::new(decoder, rate);
         let mut begun = meter.and_then(Meter::begin);
         while let Some(block) = stream.next_block()? {
             for part in block.chunks(BLOCK) {

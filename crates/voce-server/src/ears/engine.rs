@@ -25,6 +25,7 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
         languages: info.languages.clone(),
         streaming: !info.offline,
         bytes: weight_bytes(&info.stages),
+        word_ends: info.word_ends,
     }
 }
 
@@ -34,11 +35,15 @@ pub(super) async fn open(
     request: &HearRequest,
 ) -> Result<Stream, ServerError> {
     let begin = |listener: Arc<Listener>| {
+        let rate = listener.info().sample_rate as u32;
         let started = listener.listen(&listen_request(request, &listener.info().languages));
-        async { started }
+        async move { started.map(|(audio, events)| (audio, events, rate)) }
     };
-    let ((audio, events), seat) = replicas.start(begin).await?;
-    Ok((Box::new(In(audio)), Box::new(Out { events, seat, replicas: replicas.clone(), ended: false })))
+    let ((audio, events, rate), seat) = replicas.start(begin).await?;
+    Ok((
+        Box::new(In { audio, rate }),
+        Box::new(Out { events, seat, replicas: replicas.clone(), ended: false }),
+    ))
 }
 
 fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest {
@@ -52,29 +57,39 @@ fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest 
         .with_endpoint(
             Endpointing::default()
                 .with_silence_ms(request.silence_ms)
-                .with_max_ms(request.silence_ms.map(|_| LONGEST_MS)),
+                .with_pause_ms(request.pause_ms)
+                .with_max_ms(request.silence_ms.or(request.pause_ms).map(|_| LONGEST_MS)),
         )
         .with_partials(request.partials)
         .with_progress(request.progress)
+        .with_pauses(request.pauses)
+        .with_word_ends(request.word_ends)
 }
 
-struct In(AudioSender);
+struct In {
+    audio: AudioSender,
+    rate: u32,
+}
 
 impl AudioIn for In {
+    fn rate(&self) -> u32 {
+        self.rate
+    }
+
     fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp> {
-        self.0.try_push(samples).map_err(|_| HungUp)
+        self.audio.try_push(samples).map_err(|_| HungUp)
     }
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HungUp>> {
-        self.0.poll_ready(cx).map_err(|_| HungUp)
+        self.audio.poll_ready(cx).map_err(|_| HungUp)
     }
 
     fn end_utterance(&mut self) {
-        self.0.end_utterance();
+        self.audio.end_utterance();
     }
 
     fn finish(self: Box<Self>) {
-        self.0.finish();
+        self.audio.finish();
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::Sleep;
 use voce_engine::StageTime;
 
-use super::{AudioIn, EventSource, ListenEvent, SAMPLE_RATE, Stream};
+use super::{AudioIn, EventSource, ListenEvent, Stream};
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
@@ -36,6 +36,7 @@ pub(crate) enum Step {
 /// A stream with its slot. One that is dropped before its end holds the slot until the model has let go of it.
 pub(crate) struct Hearing {
     audio: Option<Box<dyn AudioIn>>,
+    rate: u32,
     /// There until it is dropped.
     events: Option<Box<dyn EventSource>>,
     pending: Vec<f32>,
@@ -76,9 +77,10 @@ impl Hearing {
         telemetry: &Telemetry,
         model: &str,
     ) -> Self {
-        let journal = telemetry.journal.as_ref();
+        let (journal, rate) = (telemetry.journal.as_ref(), audio.rate());
         Self {
             audio: Some(audio),
+            rate,
             events: Some(events),
             pending: Vec::new(),
             taken: 0,
@@ -86,7 +88,7 @@ impl Hearing {
             permit,
             metrics: telemetry.metrics.clone(),
             trace: telemetry.tracing.stream("hear", model),
-            tap: journal.and_then(|j| j.stream(Kind::Hearing, model, SAMPLE_RATE)),
+            tap: journal.and_then(|j| j.stream(Kind::Hearing, model, rate)),
             error: None,
             begun: None,
             samples: 0,
@@ -121,9 +123,14 @@ impl Hearing {
         self.pending.is_empty() && self.after.is_empty()
     }
 
+    /// Samples per second that it takes.
+    pub(crate) fn rate(&self) -> u32 {
+        self.rate
+    }
+
     /// Seconds of audio so far.
     pub(crate) fn seconds(&self) -> f64 {
-        self.samples as f64 / f64::from(SAMPLE_RATE)
+        self.samples as f64 / f64::from(self.rate)
     }
 
     /// Ends the utterance after the audio so far.
@@ -204,7 +211,7 @@ impl Hearing {
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
         while self.watch.alarm.as_mut().poll(cx).is_ready() {
             let brought = self.samples - std::mem::replace(&mut self.watch.samples, self.samples);
-            let least = LEAST_AUDIO.as_secs_f64() * f64::from(SAMPLE_RATE);
+            let least = LEAST_AUDIO.as_secs_f64() * f64::from(self.rate);
             if self.audio.is_some() && self.has_room() && (brought as f64) < least {
                 return true;
             }
@@ -280,7 +287,7 @@ impl Drop for Hearing {
         }
         let error = self.error.or((!self.ended).then_some("client_gone"));
         if let Some(tap) = &mut self.tap {
-            tap.summary(json!({"seconds": self.samples as f64 / f64::from(SAMPLE_RATE), "error": error}));
+            tap.summary(json!({"seconds": self.samples as f64 / f64::from(self.rate), "error": error}));
         }
         let Some(mut events) = self.events.take() else { return };
         if let Some(trace) = self.trace.take() {

@@ -5,7 +5,6 @@ use std::time::Instant;
 use voce_audio::decode::mix_to_mono;
 use voce_audio::{RawEncoding, Resampler};
 
-use super::SAMPLE_RATE;
 use crate::core::error::ServerError;
 use crate::core::trace::{Meter, Stage};
 
@@ -18,6 +17,8 @@ const MAX_CHANNELS: usize = 8;
 pub(crate) struct Inlet {
     encoding: RawEncoding,
     rate: u32,
+    /// Rate of what comes out.
+    to: u32,
     channels: usize,
     resampler: Resampler,
     carry: Vec<u8>,
@@ -42,12 +43,18 @@ impl Inlet {
         Ok(())
     }
 
-    pub(crate) fn new(encoding: RawEncoding, rate: u32, channels: usize) -> Result<Self, ServerError> {
+    /// For audio as a client sends it, into a stream that takes `to` samples per second.
+    pub(crate) fn new(
+        encoding: RawEncoding,
+        rate: u32,
+        channels: usize,
+        to: u32,
+    ) -> Result<Self, ServerError> {
         Self::check(rate, channels)?;
-        let resampler = Resampler::new(rate, SAMPLE_RATE);
+        let resampler = Resampler::new(rate, to);
         let (carry, samples, mono, out) = Default::default();
         let meter = Meter::new(Stage::Decode);
-        Ok(Self { encoding, rate, channels, resampler, carry, samples, mono, out, meter })
+        Ok(Self { encoding, rate, to, channels, resampler, carry, samples, mono, out, meter })
     }
 
     /// Bytes whose work is that of so many samples at the higher of the two rates.
@@ -57,8 +64,8 @@ impl Inlet {
 
     /// Samples, already such, whose work is that of so many at the higher of the two rates.
     pub(super) fn floats_of(&self, samples: usize) -> usize {
-        let rate = u64::from(self.rate.min(SAMPLE_RATE));
-        (samples as u64 * rate / u64::from(SAMPLE_RATE)) as usize
+        let rate = u64::from(self.rate.min(self.to));
+        (samples as u64 * rate / u64::from(self.to)) as usize
     }
 
     /// The samples that these bytes complete.
@@ -120,10 +127,10 @@ mod tests {
     #[test]
     fn odd_pieces_are_the_whole() {
         let bytes: Vec<u8> = (0..4000u32).flat_map(|i| ((i * 37 % 2000) as i16).to_le_bytes()).collect();
-        let mut whole = Inlet::new(RawEncoding::S16le, 24_000, 1).unwrap();
+        let mut whole = Inlet::new(RawEncoding::S16le, 24_000, 1, 16_000).unwrap();
         let mut expected = whole.bytes(&bytes).to_vec();
         expected.extend_from_slice(whole.finish());
-        let mut pieces = Inlet::new(RawEncoding::S16le, 24_000, 1).unwrap();
+        let mut pieces = Inlet::new(RawEncoding::S16le, 24_000, 1, 16_000).unwrap();
         let mut got = Vec::new();
         for piece in bytes.chunks(7) {
             got.extend_from_slice(pieces.bytes(piece));
@@ -135,14 +142,14 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_silence() {
-        let mut inlet = Inlet::new(RawEncoding::F32le, 16_000, 1).unwrap();
+        let mut inlet = Inlet::new(RawEncoding::F32le, 16_000, 1, 16_000).unwrap();
         assert_eq!(inlet.floats(&[f32::NAN, f32::INFINITY, 1e9, 0.5]), [0.0, 0.0, 8.0, 0.5]);
     }
 
     #[test]
     fn strange_rates_are_refused() {
         for (rate, channels) in [(0, 1), (3_999, 1), (655_350, 1), (16_000, 0), (16_000, 9)] {
-            assert!(Inlet::new(RawEncoding::S16le, rate, channels).is_err(), "{rate} {channels}");
+            assert!(Inlet::new(RawEncoding::S16le, rate, channels, 16_000).is_err(), "{rate} {channels}");
         }
     }
 }

@@ -202,6 +202,14 @@ impl Intake {
         Ok(samples)
     }
 
+    /// As [`Intake::next`] for an intake that may not be there yet: one that is not waits for ever.
+    pub(crate) async fn next_of(intake: &mut Option<Self>) -> Result<Vec<f32>, ServerError> {
+        match intake {
+            Some(intake) => intake.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Puts what the resampler still holds into the stream; for when the intake [is idle](Intake::is_idle).
     pub(crate) fn finish(&mut self, hearing: &mut Hearing) {
         if let Some(inlet) = &mut self.inlet {
@@ -264,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn long_messages_are_the_same_samples_in_pieces() {
         let bytes: Vec<u8> = (0..200_000u32).map(|i| (i * 31 % 251) as u8).collect();
-        let inlet = || Inlet::new(RawEncoding::Mulaw, 4_000, 1).unwrap();
+        let inlet = || Inlet::new(RawEncoding::Mulaw, 4_000, 1, 16_000).unwrap();
         let mut one = inlet();
         let mut expected = one.bytes(&bytes).to_vec();
         expected.extend_from_slice(one.finish());
@@ -285,10 +293,10 @@ mod tests {
 
     #[test]
     fn short_is_what_costs_little() {
-        let slow = Inlet::new(RawEncoding::Mulaw, 4_000, 1).unwrap();
+        let slow = Inlet::new(RawEncoding::Mulaw, 4_000, 1, 16_000).unwrap();
         assert!(Payload::Raw(vec![0; 4_000].into()).is_short(&slow));
         assert!(!Payload::Raw(vec![0; 4_001].into()).is_short(&slow));
-        let fast = Inlet::new(RawEncoding::F32le, 192_000, 2).unwrap();
+        let fast = Inlet::new(RawEncoding::F32le, 192_000, 2, 16_000).unwrap();
         assert!(Payload::Raw(vec![0; 16_000 * 8].into()).is_short(&fast));
         assert!(!Payload::Raw(vec![0; 16_000 * 8 + 1].into()).is_short(&fast));
         assert!(!Payload::Floats(vec![0.0; 16_001]).is_short(&fast));

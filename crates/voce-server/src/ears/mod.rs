@@ -40,7 +40,7 @@ use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Replicas, Served, Watched};
 use crate::core::telemetry::Telemetry;
 
-/// Samples per second that recognisers take.
+/// Samples per second that recognisers take as a rule.
 pub const SAMPLE_RATE: u32 = 16_000;
 
 /// What a client asks of a recogniser.
@@ -60,6 +60,12 @@ pub struct HearRequest {
     pub partials: bool,
     /// Whether to be told how much was decoded.
     pub progress: bool,
+    /// Pause that ends an utterance where the model foresees it; silence of that length where it foresees none.
+    pub pause_ms: Option<u32>,
+    /// Whether to be told how probable pauses are, where the model foresees them.
+    pub pauses: bool,
+    /// Whether to be told where words end apart from the words, where the model knows.
+    pub word_ends: bool,
 }
 
 impl Default for HearRequest {
@@ -72,6 +78,9 @@ impl Default for HearRequest {
             silence_ms: None,
             partials: false,
             progress: false,
+            pause_ms: None,
+            pauses: false,
+            word_ends: false,
         }
     }
 }
@@ -87,6 +96,8 @@ pub struct EarInfo {
     pub streaming: bool,
     /// Bytes of its weights.
     pub bytes: usize,
+    /// Whether it tells where words end apart from the words, to those who ask.
+    pub word_ends: bool,
 }
 
 /// Nobody listens any more.
@@ -94,8 +105,13 @@ pub struct EarInfo {
 #[error("the recogniser has stopped listening")]
 pub struct HungUp;
 
-/// The way in of a stream: mono, [`SAMPLE_RATE`], bounded.
+/// The way in of a stream: mono, bounded.
 pub trait AudioIn: Send {
+    /// Samples per second that it takes.
+    fn rate(&self) -> u32 {
+        SAMPLE_RATE
+    }
+
     /// Takes what there is room for, and says how much that was.
     fn try_push(&mut self, samples: &[f32]) -> Result<usize, HungUp>;
 

@@ -53,7 +53,7 @@ struct Out(Shared);
 
 impl Recogniser for NullEars {
     fn info(&self) -> EarInfo {
-        EarInfo { frame_ms: 80, languages: Vec::new(), streaming: true, bytes: 0 }
+        EarInfo { frame_ms: 80, streaming: true, ..EarInfo::default() }
     }
 
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {

@@ -60,16 +60,16 @@ pub(crate) struct OpusInlet {
 
 impl OpusInlet {
     /// For Ogg only: what is none is refused by its first bytes.
-    pub(crate) fn ogg(share: Share) -> Self {
-        Self { expected: b"OggS", ..Self::any(share) }
+    pub(crate) fn ogg(share: Share, rate: u32) -> Self {
+        Self { expected: b"OggS", ..Self::any(share, rate) }
     }
 
-    /// For any container that can be read as a stream.
-    pub(crate) fn any(share: Share) -> Self {
+    /// For any container that can be read as a stream, into samples of a rate.
+    pub(crate) fn any(share: Share, rate: u32) -> Self {
         let (pieces, queue) = sync_channel(WAITING);
         let waiting = Arc::new(Waiting::default());
         let for_decoder = waiting.clone();
-        let decoding = Decoding::spawn(share, move |outlet| decode(queue, for_decoder, outlet));
+        let decoding = Decoding::spawn(share, move |outlet| decode(queue, for_decoder, rate, outlet));
         Self { pieces: Some(pieces), waiting, decoding, expected: b"" }
     }
 
@@ -127,14 +127,19 @@ impl OpusInlet {
     }
 }
 
-fn decode(queue: Receiver<Piece>, waiting: Arc<Waiting>, outlet: &Outlet) -> Result<(), AudioError> {
+fn decode(
+    queue: Receiver<Piece>,
+    waiting: Arc<Waiting>,
+    rate: u32,
+    outlet: &Outlet,
+) -> Result<(), AudioError> {
     let pieces = Pieces { queue, waiting, now: Bytes::new(), outlet: outlet.clone() };
     let decoder = match Decoder::open(Source::reader(pieces), Some("ogg"), &DecodeLimits::live()) {
         // A client that ends before its first packet has said nothing.
         Err(AudioError::Empty | AudioError::Truncated) => return Ok(()),
         other => other?,
     };
-    outlet.run(decoder, None)
+    outlet.run(decoder, rate, None)
 }
 
 /// Pieces as the decoder reads them. It asks for the next one only when it has done with those before.
@@ -189,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_has_room_again_when_the_decoder_reads_on() {
-        let mut inlet = OpusInlet::any(crate::ears::decoding::tests::share());
+        let mut inlet = OpusInlet::any(crate::ears::decoding::tests::share(), 16_000);
         // Junk, so that nothing is decoded from it: a head of WAV with a chunk that nobody wants.
         let mut junk = b"RIFF\xff\xff\xff\xffWAVEjunk\x00\x00\x30\x00".to_vec();
         junk.resize(WAITING_BYTES + 20, 0);

@@ -43,7 +43,7 @@ impl Transcription {
     ) -> Result<Self, ServerError> {
         let hearing = ear.open(request).await?;
         let extension = name.and_then(|n| n.rsplit_once('.')).map(|(_, e)| e.to_owned());
-        let meter = Meter::new(Stage::Decode);
+        let (meter, rate) = (Meter::new(Stage::Decode), hearing.rate());
         let mut blocks = Decoding::spawn(ear.decoder()?, move |outlet| {
             let begun = meter.begin();
             let limits = DecodeLimits::default();
@@ -53,7 +53,7 @@ impl Transcription {
                 None => Decoder::open(source, extension.as_deref(), &limits)?,
             };
             meter.end(begun);
-            outlet.run(decoder, Some(&meter))
+            outlet.run(decoder, rate, Some(&meter))
         });
         // A file that is no audio is refused before anything is answered.
         let mut this = Self { hearing, blocks: None };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use voce_audio::RawEncoding;
 
-use super::pauses::Pauses;
+use super::pauses::{FRAME, Pauses};
 use super::wire::{AsrIn, AsrOut, pack, unpack};
 use crate::core::body;
 use crate::core::error::ServerError;
@@ -32,9 +32,10 @@ const MAX_MARKERS: usize = 32;
 /// A connection. One that finds no slot is told so in the protocol's own words.
 pub(crate) async fn connect(
     State(state): State<AppState>,
+    uri: Uri,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
-    let ear = state.ear(None)?.clone();
+    let ear = state.ear(state.mounted(uri.path()))?.clone();
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, ear).await
@@ -44,10 +45,11 @@ pub(crate) async fn connect(
 /// A whole file: the same messages as JSON.
 pub(crate) async fn file(
     State(state): State<AppState>,
+    uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ServerError> {
-    let ear = state.ear(None)?;
+    let ear = state.ear(state.mounted(uri.path()))?;
     let bytes = body::collect(&headers, body, state.options.limits.body, &state.budget).await?;
     let heard = Transcription::start(ear, &HearRequest::default(), bytes, None, None).await?.whole().await?;
     let words = heard.segments.iter().flat_map(|s| &s.words);
@@ -65,25 +67,21 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>) {
         Ok(claim) => claim,
         Err(error) => return refuse(&state, wire, &error).await,
     };
-    let Ok(intake) = intake() else { return };
     let mut talk = Talk {
         wire,
         claim,
-        intake,
+        intake: None,
         opus: None,
         markers: VecDeque::new(),
         marks_in_opus: 0,
         pauses: Pauses::default(),
+        foreseen: 0,
     };
     match talk.run().await {
         Ok(frame) => talk.wire.end(frame).await,
         Err(Some(error)) => refuse(&state, talk.wire, &error).await,
         Err(None) => {}
     }
-}
-
-fn intake() -> Result<Intake, ServerError> {
-    Inlet::new(RawEncoding::F32le, RATE, 1).map(Intake::new)
 }
 
 /// Ends a connection with an error in the protocol's own words.
@@ -97,20 +95,28 @@ async fn refuse(state: &AppState, mut wire: Wire, error: &ServerError) {
 
 fn request() -> HearRequest {
     // The last word before a pause is told before the shortest pause that clients ask about.
-    HearRequest { silence_ms: Some(480), progress: true, ..HearRequest::default() }
+    HearRequest {
+        silence_ms: Some(480),
+        progress: true,
+        pauses: true,
+        word_ends: true,
+        ..HearRequest::default()
+    }
 }
 
 struct Talk {
     wire: Wire,
     /// A slot is taken with the first audio or marker.
     claim: Claim,
-    intake: Intake,
+    intake: Option<Intake>,
     opus: Option<OpusInlet>,
     /// Markers whose turn comes with the next forced endpoints.
     markers: VecDeque<i64>,
     /// Markers that the Opus decoder has not reached.
     marks_in_opus: usize,
     pauses: Pauses,
+    /// Frames of which the model has told what pauses it foresees; others are told by [`Talk::pauses`].
+    foreseen: u64,
 }
 
 impl Talk {
@@ -119,7 +125,8 @@ impl Talk {
         self.send(&AsrOut::Ready).await?;
         loop {
             let has_room = self.claim.has_room();
-            let is_clear = self.intake.is_idle() && self.opus.as_ref().is_none_or(OpusInlet::has_room);
+            let is_clear = self.intake.as_ref().is_none_or(Intake::is_idle)
+                && self.opus.as_ref().is_none_or(OpusInlet::has_room);
             let may_read = has_room && is_clear && self.markers.len() < MAX_MARKERS;
             let decoded = async {
                 match &mut self.opus {
@@ -134,7 +141,7 @@ impl Talk {
                         self.tell(event).await?;
                     }
                 }
-                samples = self.intake.next(), if has_room => self.hearing().await?.push(&samples?),
+                samples = Intake::next_of(&mut self.intake), if has_room => self.hearing().await?.push(&samples?),
                 block = decoded, if has_room => match block {
                     Some(Ok(Decoded::Samples(samples))) => self.hearing().await?.push(&samples),
                     Some(Ok(Decoded::Mark)) => {
@@ -183,18 +190,26 @@ impl Talk {
                 self.markers.clear();
                 self.marks_in_opus = 0;
                 self.pauses = Pauses::default();
-                self.intake = intake()?;
+                self.foreseen = 0;
+                self.intake = None;
                 self.send(&AsrOut::Ready).await?;
             }
             AsrIn::Audio { pcm } => {
                 let hearing = self.claim.open(&request()).await?;
-                self.intake.push(Payload::Floats(pcm), hearing);
+                let intake = match &mut self.intake {
+                    Some(intake) => intake,
+                    none => {
+                        let inlet = Inlet::new(RawEncoding::F32le, RATE, 1, hearing.rate())?;
+                        none.insert(Intake::new(inlet))
+                    }
+                };
+                intake.push(Payload::Floats(pcm), hearing);
             }
             AsrIn::OggOpus { data } => {
-                self.hearing().await?;
+                let rate = self.hearing().await?.rate();
                 let opus = match &mut self.opus {
                     Some(opus) => opus,
-                    none => none.insert(OpusInlet::ogg(self.claim.ear().decoder()?)),
+                    none => none.insert(OpusInlet::ogg(self.claim.ear().decoder()?, rate)),
                 };
                 opus.push(Bytes::from(data))?;
             }
@@ -225,8 +240,23 @@ impl Talk {
         match event {
             ListenEvent::Word(word) => {
                 self.send(&AsrOut::Word { text: &word.text, start_time: word.start }).await?;
+                // Models that find the ends of words later tell them then.
+                if self.claim.ear().info().word_ends {
+                    return Ok(());
+                }
                 self.send(&AsrOut::EndWord { stop_time: word.end }).await
             }
+            ListenEvent::WordEnd { at } => self.send(&AsrOut::EndWord { stop_time: at }).await,
+            ListenEvent::Pause { probabilities, .. } => {
+                let heard = (self.foreseen + 1) as f64 * FRAME;
+                let buffered_pcm = ((self.claim.seconds() - heard).max(0.0) * f64::from(RATE)) as u64;
+                let step = AsrOut::Step { step_idx: self.foreseen, prs: &probabilities, buffered_pcm };
+                self.send(&step).await?;
+                self.foreseen += 1;
+                Ok(())
+            }
+            // One message for each frame.
+            ListenEvent::Progress { .. } if self.foreseen > 0 => Ok(()),
             // All words before it have been told.
             ListenEvent::Endpoint { reason: EndReason::Forced, .. } => match self.markers.pop_front() {
                 Some(id) => self.send(&AsrOut::Marker { id }).await,

@@ -1,7 +1,7 @@
 //! `Step` messages: one for each frame that was decoded, with how sure it is that the speaker has paused.
 
 /// Seconds of a frame of the protocol.
-const FRAME: f64 = 0.08;
+pub(super) const FRAME: f64 = 0.08;
 /// Pauses that clients ask about, in seconds.
 const LENGTHS: [f64; 4] = [0.5, 1.0, 2.0, 3.0];
 

@@ -1,11 +1,12 @@
 //! `/api/tts_streaming`: text in as it is written, audio out as it is made, in one of four formats.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -21,7 +22,7 @@ use crate::core::limits;
 use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Upgrade, Wire};
-use crate::mouth::{Ask, Utterance};
+use crate::mouth::{Ask, Embedding, Mouth, Utterance};
 
 /// Rate of the protocol's audio.
 const RATE: u32 = 24_000;
@@ -71,12 +72,13 @@ impl Shape {
 /// A connection.
 pub(crate) async fn connect(
     State(state): State<AppState>,
+    uri: Uri,
     RawQuery(query): RawQuery,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let shape = Shape::parse(query.get("format"))?;
-    state.mouth(None)?;
+    let mouth = state.mouth(state.mounted(uri.path()))?.clone();
     let ask = Ask {
         voice: query.get("voice").map(str::to_owned),
         // Clients name voices of Kyutai's collection, which other models do not have.
@@ -87,7 +89,7 @@ pub(crate) async fn connect(
     };
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
-        run(for_run, wire, ask, shape).await
+        run(for_run, wire, mouth, ask, shape).await
     }))
 }
 
@@ -112,6 +114,7 @@ enum Texts {
 /// A whole text: a WAV stream.
 pub(crate) async fn post(
     State(state): State<AppState>,
+    uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ServerError> {
@@ -134,7 +137,7 @@ pub(crate) async fn post(
         temperature: request.temperature,
         ..Ask::default()
     };
-    let mut utterance = state.mouth(None)?.speak(text, ask).await?;
+    let mut utterance = state.mouth(state.mounted(uri.path()))?.speak(text, ask).await?;
     let first = utterance.next().await.transpose()?.unwrap_or_default();
     let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;
     let begin = Some((utterance, encoder, Breath::default(), Some(first)));
@@ -158,8 +161,8 @@ pub(crate) async fn post(
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("audio/wav"))], Body::from_stream(stream)).into_response())
 }
 
-async fn run(state: AppState, mut wire: Wire, ask: Ask, shape: Shape) {
-    let result = talk(&state, &mut wire, ask, shape).await;
+async fn run(state: AppState, mut wire: Wire, mouth: Arc<Mouth>, ask: Ask, shape: Shape) {
+    let result = talk(&state, &mut wire, &mouth, ask, shape).await;
     match result {
         Ok(Some(frame)) => wire.end(frame).await,
         Ok(None) => wire.close(1000, "").await,
@@ -180,14 +183,15 @@ async fn run(state: AppState, mut wire: Wire, ask: Ask, shape: Shape) {
 async fn talk(
     state: &AppState,
     wire: &mut Wire,
+    mouth: &Arc<Mouth>,
     ask: Ask,
     shape: Shape,
 ) -> Result<Option<Frame>, Option<ServerError>> {
-    let mouth = state.mouth(None)?.clone();
     mouth.check()?;
     if shape.has_messages() {
         wire.binary(pack(&TtsOut::Ready)).await.map_err(|_| None)?;
     }
+    let mut ask = ask;
     let first = loop {
         match wire.recv().await {
             Frame::Text(text) => break text.to_string(),
@@ -195,7 +199,7 @@ async fn talk(
             Frame::Binary(data) => match message(&data)? {
                 Said::Text(text) => break text,
                 Said::End => return Err(Some(nothing())),
-                Said::Nothing => {}
+                Said::Voice(voice) => ask.embedding = Some(Arc::new(voice)),
             },
             other => return Ok(Some(other)),
         }
@@ -214,18 +218,15 @@ fn nothing() -> ServerError {
 enum Said {
     Text(String),
     End,
-    Nothing,
+    /// A voice, which counts before the first text.
+    Voice(Embedding),
 }
 
 fn message(data: &[u8]) -> Result<Said, ServerError> {
     match unpack(data) {
         Ok(TtsIn::Text { text }) => Ok(Said::Text(text)),
         Ok(TtsIn::Eos) => Ok(Said::End),
-        Ok(TtsIn::Voice { embeddings, shape }) => {
-            let values = embeddings.len();
-            tracing::debug!(values, ?shape, "a voice of another model was sent: the default is used");
-            Ok(Said::Nothing)
-        }
+        Ok(TtsIn::Voice { embeddings, shape }) => Ok(Said::Voice(Embedding { values: embeddings, shape })),
         Err(e) => Err(ServerError::malformed(format!("the message is not one of Text, Voice, Eos: {e}"))),
     }
 }
@@ -314,6 +315,8 @@ impl Talk {
                 }
                 samples = self.utterance.next() => match samples {
                     Some(Ok(samples)) => {
+                        let words = self.utterance.take_words().into_iter();
+                        self.words.extend(words.map(|w| (w.text, w.start, w.end)));
                         self.resampler.process(&samples, &mut self.samples);
                         self.audio(wire, false).await?;
                     }
@@ -330,7 +333,8 @@ impl Talk {
                     Frame::Binary(data) => match message(&data)? {
                         Said::Text(text) => self.take_text(&text)?,
                         Said::End => self.text = None,
-                        Said::Nothing => {}
+                        // The voice speaks already.
+                        Said::Voice(_) => {}
                     },
                     other => return Ok(Some(other)),
                 }
@@ -347,7 +351,9 @@ impl Talk {
                 format!("more than {limit} bytes of text on one connection"),
             )));
         }
-        for word in text.split_whitespace() {
+        // Times are guessed for models that do not tell them.
+        let guessed = text.split_whitespace().filter(|_| !self.utterance.tells_words());
+        for word in guessed {
             let length = (word.chars().count() + 1) as f64 / LETTERS_PER_SECOND;
             if self.words.len() < MAX_WORDS {
                 self.words.push_back((word.to_owned(), self.spoken, self.spoken + length));

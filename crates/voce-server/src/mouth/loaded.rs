@@ -1,13 +1,14 @@
 //! A speaker with the voices that it has ready.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voce_engine::stage::weight_bytes;
 use voce_engine::store::Store;
 use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, Voice, VoiceChoice};
 
-use super::{Ask, MouthOptions, OPENAI_VOICES};
+use super::{Ask, Clip, Embedding, MouthOptions, OPENAI_VOICES};
 use crate::core::caller::Caller;
 use crate::core::limits;
 use crate::core::models::Model;
@@ -22,6 +23,8 @@ pub(super) struct Manner {
     pub(super) voice: Option<String>,
     /// Other names of voices.
     pub(super) aliases: Vec<(String, String)>,
+    /// Voices beside the model's own, by name, in files.
+    pub(super) files: BTreeMap<String, PathBuf>,
     pub(super) owners: Owners,
 }
 
@@ -31,6 +34,7 @@ impl Manner {
             request: options.request.clone(),
             voice: options.voice.clone(),
             aliases: options.voice_aliases.clone(),
+            files: options.voice_files.clone(),
             owners: Owners::new(store.clone()),
         }
     }
@@ -61,13 +65,17 @@ impl Loaded {
     pub(super) fn voice_names(&self, caller: &Caller) -> Vec<String> {
         let mut names = self.speaker.voice_names();
         names.retain(|name| self.manner.owners.may_use(name, caller));
+        names.extend(self.manner.files.keys().cloned());
         names
     }
 
     /// A caller's request as the engine takes it.
     pub(super) fn request(&self, ask: &Ask, caller: &Caller) -> Result<SpeakRequest, EngineError> {
         let mut request = self.manner.request.clone();
-        request.voice = self.voice(ask, caller)?;
+        request.voice = match ask.embedding.as_ref().and_then(|e| self.embedded(e)) {
+            Some(voice) => voice.into(),
+            None => self.voice(ask, caller)?,
+        };
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
         request.language = ask.language.clone().or(request.language);
@@ -77,14 +85,31 @@ impl Loaded {
         Ok(request)
     }
 
+    /// The voice of numbers, where they are one of this model's.
+    fn embedded(&self, embedding: &Embedding) -> Option<Voice> {
+        let bytes = embedding.file()?;
+        let clip = Clip::write(&std::env::temp_dir(), "safetensors", &bytes);
+        let voice = clip.ok().map(|clip| self.speaker.voice(&clip.path().display().to_string()));
+        match voice {
+            Some(Ok(voice)) => Some(voice),
+            other => {
+                let why = other.and_then(Result::err).map(|e| e.to_string());
+                tracing::debug!(shape = ?embedding.shape, why, "a voice of another model was sent");
+                None
+            }
+        }
+    }
+
     /// The voice of a request. Only names are taken, never paths: clients have no business with files.
     fn voice(&self, ask: &Ask, caller: &Caller) -> Result<VoiceChoice, EngineError> {
         let asked = ask.voice.as_deref().filter(|v| !v.is_empty() && *v != "default");
         let alias = |v| self.manner.aliases.iter().find(|(alias, _)| alias == v);
         let asked = asked.map(|v| alias(v).map_or(v, |(_, name)| name.as_str()));
         let known = self.speaker.voice_names();
-        let is_known =
-            |name: &str| known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller);
+        let is_known = |name: &str| {
+            self.manner.files.contains_key(name)
+                || (known.iter().any(|k| k == name) && self.manner.owners.may_use(name, caller))
+        };
         // Voices of a model's own are found whatever the case of their names.
         let lower = asked.map(str::to_lowercase).filter(|lower| is_known(lower));
         let name = match asked {
@@ -100,7 +125,8 @@ impl Loaded {
         if let Some(voice) = self.voices().get(&name) {
             return Ok(voice.clone().into());
         }
-        let voice = self.speaker.voice(&name)?;
+        let file = self.manner.files.get(&name).map(|path| path.display().to_string());
+        let voice = self.speaker.voice(file.as_deref().unwrap_or(&name))?;
         let mut cache = self.voices();
         if cache.len() >= limits::VOICE_CACHE {
             cache.clear();
@@ -134,7 +160,35 @@ impl Model for Loaded {
     }
 }
 
-fn random_seed() -> u64 {
+/// The tensor of Kyutai's files of voices.
+const EMBEDDING: &str = "speaker_wavs";
+
+impl Embedding {
+    /// The numbers as such a file; none where they do not have the shape that they claim.
+    fn file(&self) -> Option<Vec<u8>> {
+        let count = self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+        if count != self.values.len() || count == 0 || self.values.iter().any(|v| !v.is_finite()) {
+            return None;
+        }
+        // One, two or three dimensions mean the same: those of the file.
+        let shape: Vec<usize> = match self.shape[..] {
+            [rows, width] => vec![1, rows, width],
+            _ => self.shape.clone(),
+        };
+        let offsets = [0, 4 * count];
+        let header =
+            serde_json::json!({EMBEDDING: {"dtype": "F32", "shape": shape, "data_offsets": offsets}});
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut out = (header.len() as u64).to_le_bytes().to_vec();
+        out.extend(header);
+        out.extend(self.values.iter().flat_map(|v| v.to_le_bytes()));
+        Some(out)
+    }
+}
+
+/// A seed short enough to type; the standard library's hash keys are random in every process.
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _};
     std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
 }

@@ -4,6 +4,8 @@ mod clip;
 mod loaded;
 mod utterance;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,9 +22,10 @@ use crate::core::metrics::{Kind, Metrics};
 use crate::core::models::{LoadError, Open, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
 use loaded::{Loaded, Manner};
-use utterance::Told;
+use utterance::{Sound, Told};
 
 pub(crate) use clip::Clip;
+pub(crate) use loaded::random_seed;
 pub(crate) use utterance::Utterance;
 
 /// Opens a speaker; called again when its model was unloaded or died.
@@ -48,6 +51,8 @@ pub struct MouthOptions {
     pub voice: Option<String>,
     /// Other names of voices.
     pub voice_aliases: Vec<(String, String)>,
+    /// Voices beside the model's own, by name, in files.
+    pub voice_files: BTreeMap<String, PathBuf>,
     /// What requests start from: sampling, and how many chunks of one text run side by side.
     pub request: SpeakRequest,
 }
@@ -65,6 +70,7 @@ impl MouthOptions {
             keep_alive: None,
             voice: None,
             voice_aliases: Vec::new(),
+            voice_files: BTreeMap::new(),
             // One chunk at a time: a long text must not take the slots of others.
             request: SpeakRequest::default().with_lockstep(1),
         }
@@ -89,6 +95,15 @@ pub(crate) struct Ask {
     pub(crate) language: Option<String>,
     /// How to speak, in words; models that take no instructions do not hear of it.
     pub(crate) instructions: Option<String>,
+    /// A voice that the client has sent; models of other families do not hear of it.
+    pub(crate) embedding: Option<Arc<Embedding>>,
+}
+
+/// A voice as numbers.
+#[derive(Debug)]
+pub(crate) struct Embedding {
+    pub(crate) values: Vec<f32>,
+    pub(crate) shape: Vec<usize>,
 }
 
 /// A voice model and its slots.
@@ -239,10 +254,11 @@ impl Mouth {
         let mut told = Told::new(self);
         let speak = move |model: &Loaded| {
             let (stream, more) = speak(model)?;
-            Ok((stream, more, model.speaker.info().sample_rate as u32))
+            let info = model.speaker.info();
+            Ok((stream, more, Sound { rate: info.sample_rate as u32, tells_words: info.words }))
         };
-        let ((stream, more, rate), seat) = self.with(speak).await?;
-        told.keep(self, rate, kept);
-        Ok((Utterance::new(self, stream, rate, seat, permit, begun, told), more))
+        let ((stream, more, sound), seat) = self.with(speak).await?;
+        told.keep(self, sound.rate, kept);
+        Ok((Utterance::new(self, stream, sound, seat, permit, begun, told), more))
     }
 }

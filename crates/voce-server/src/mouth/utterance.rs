@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::time::Sleep;
-use voce_engine::speaker::SpeakStats;
+use voce_engine::speaker::{SpeakStats, SpokenWord};
 use voce_engine::{EngineError, SpeechStream, StageTime};
 
 use super::Mouth;
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
-use crate::core::limits::SLOWEST_READER;
 use crate::core::metrics::{Kind, ModelLabel};
 use crate::core::models::Seat;
 use crate::core::otlp::Field;
+use crate::core::reader::Reader;
 use crate::core::trace::{StreamEnd, StreamTrace};
 
 /// What is told of a request beside its audio.
@@ -69,43 +69,34 @@ impl Told {
     }
 }
 
+/// What a model's speech is like.
+#[derive(Clone, Copy)]
+pub(super) struct Sound {
+    /// Samples per second.
+    pub(super) rate: u32,
+    /// Whether it tells when words are spoken.
+    pub(super) tells_words: bool,
+}
+
 /// Speech on its way to a client. Dropping it frees its slot within a frame.
 pub(crate) struct Utterance {
     stream: SpeechStream,
     rate: u32,
+    tells_words: bool,
     mouth: Arc<Mouth>,
     seat: Seat,
     permit: Permit,
     begun: Instant,
     told: Told,
     samples: usize,
+    /// Words of the last samples.
+    words: Vec<SpokenWord>,
     /// When a listener who began at the first chunk will have heard all of it.
     playing: Option<Instant>,
     waited: bool,
     ended: bool,
     reader: Reader,
     idle: Idle,
-}
-
-/// How slowly speech is taken: time that the reader takes is a debt, and what it takes pays for it.
-struct Reader {
-    /// When the last samples were given.
-    given: Option<Instant>,
-    debt: Duration,
-    grace: Duration,
-}
-
-impl Reader {
-    /// The reader asks for more, this long after it was given something. Whether it is too slow.
-    fn asks(&mut self, took: Duration) -> bool {
-        self.debt += took;
-        self.debt > self.grace
-    }
-
-    /// The reader is given speech of this length.
-    fn takes(&mut self, length: Duration) {
-        self.debt = self.debt.saturating_sub(length.mul_f64(SLOWEST_READER));
-    }
 }
 
 /// Whether nothing is said because no text comes. Looked at once in a while.
@@ -120,7 +111,7 @@ impl Utterance {
     pub(super) fn new(
         mouth: &Arc<Mouth>,
         stream: SpeechStream,
-        rate: u32,
+        sound: Sound,
         seat: Seat,
         permit: Permit,
         begun: Instant,
@@ -129,16 +120,18 @@ impl Utterance {
         let limits = &mouth.budget.limits;
         let alarm = Box::pin(tokio::time::sleep(limits.slot_idle));
         Self {
-            reader: Reader { given: None, debt: Duration::ZERO, grace: limits.reader_grace },
+            reader: Reader::new(limits.reader_grace),
             idle: Idle { patience: limits.slot_idle, alarm, samples: 0 },
             stream,
-            rate,
+            rate: sound.rate,
+            tells_words: sound.tells_words,
             mouth: mouth.clone(),
             seat,
             permit,
             begun,
             told,
             samples: 0,
+            words: Vec::new(),
             playing: None,
             waited: false,
             ended: false,
@@ -148,6 +141,16 @@ impl Utterance {
     /// Samples per second.
     pub(crate) fn rate(&self) -> u32 {
         self.rate
+    }
+
+    /// Words that the samples of the last [`Utterance::next`] begin or complete.
+    pub(crate) fn take_words(&mut self) -> Vec<SpokenWord> {
+        std::mem::take(&mut self.words)
+    }
+
+    /// Whether the model tells when words are spoken.
+    pub(crate) fn tells_words(&self) -> bool {
+        self.tells_words
     }
 
     pub(crate) fn stats(&self) -> SpeakStats {
@@ -161,8 +164,7 @@ impl Utterance {
 
     /// As [`Utterance::next`], for streams.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<f32>, ServerError>>> {
-        let took = self.reader.given.take().map_or(Duration::ZERO, |given| given.elapsed());
-        if self.reader.asks(took) && !self.ended {
+        if self.reader.asks() && !self.ended {
             self.mouth.metrics.cancel("slow_reader");
             return Poll::Ready(Some(Err(self.fail(ServerError::SlowReader))));
         }
@@ -183,6 +185,7 @@ impl Utterance {
                 if let Some(tap) = &mut self.told.tap {
                     tap.audio(&chunk.samples);
                 }
+                self.words = chunk.words;
                 Poll::Ready(Some(Ok(chunk.samples)))
             }
             Poll::Ready(Some(Err(error))) => {
@@ -235,7 +238,6 @@ impl Utterance {
         };
         self.playing = Some(until + length);
         self.reader.takes(length);
-        self.reader.given = Some(now);
         self.waited = false;
         self.samples += samples;
     }
@@ -257,28 +259,5 @@ impl Drop for Utterance {
         let error = self.told.error.or((!self.ended).then_some("client_gone"));
         self.told.end(&stats, self.samples as f64 / f64::from(self.rate), self.permit.take_waited(), error);
         self.mouth.replicas.left();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn speech_is_taken_at_half_of_its_speed_at_least() {
-        let ms = Duration::from_millis;
-        let reader = |per_frame: u64| {
-            let mut reader = Reader { given: None, debt: Duration::ZERO, grace: ms(1000) };
-            // Frames of 80 ms.
-            (0..1000).position(|_| {
-                reader.takes(ms(80));
-                reader.asks(ms(per_frame))
-            })
-        };
-        assert_eq!((reader(0), reader(80), reader(160)), (None, None, None));
-        // Ten milliseconds of each frame are missing.
-        assert_eq!(reader(170), Some(84));
-        // One who pauses for longer than the grace is not waited for.
-        assert_eq!(reader(1001), Some(0));
     }
 }

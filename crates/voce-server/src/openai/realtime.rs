@@ -195,6 +195,10 @@ impl Talk {
                     // What was said under the old settings is over.
                     self.restart().await;
                 }
+                if !Arc::ptr_eq(&ear, self.claim.ear()) {
+                    // Another model may take another rate.
+                    self.intake = None;
+                }
                 self.claim.move_to(ear).await;
                 let updated = self.session.event("updated", self.claim.ear().id());
                 Ok(self.wire.json(&updated).await?)
@@ -237,7 +241,10 @@ impl Talk {
         let hearing = self.claim.open(&self.session.request()).await?;
         let intake = match &mut self.intake {
             Some(intake) => intake,
-            none => none.insert(Intake::new(Inlet::new(self.session.encoding, self.session.rate, 1)?)),
+            none => {
+                let (encoding, rate) = (self.session.encoding, self.session.rate);
+                none.insert(Intake::new(Inlet::new(encoding, rate, 1, hearing.rate())?))
+            }
         };
         intake.push(Payload::Base64(audio), hearing);
         Ok(())

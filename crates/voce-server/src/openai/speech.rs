@@ -120,6 +120,7 @@ pub(crate) async fn speak(
         temperature: request.temperature,
         language: request.language.filter(|language| !language.is_empty()),
         instructions: request.instructions,
+        ..Ask::default()
     };
     let mut utterance = mouth.speak(request.input, ask).await?;
     // An answer begins with its first audio, so that what fails before has a status of its own.

@@ -53,6 +53,9 @@ async function loadModels() {
   const of = (task) => data.filter((m) => m.task === task).map((m) => m.id);
   const speak = of("text-to-speech");
   const hear = of("automatic-speech-recognition");
+  const talk = of("speech-to-speech");
+  $("talk-part").hidden = talk.length === 0;
+  fill($("talk-model"), talk);
   fill($("speak-model"), speak);
   fill($("hear-model"), hear);
   $("speak").disabled = speak.length === 0;
@@ -232,12 +235,18 @@ function line(text, now) {
   box.scrollTop = box.scrollHeight;
 }
 
-function base64(samples) {
-  const bytes = new Uint8Array(samples.length * 2);
-  const view = new DataView(bytes.buffer);
+// Samples as 16-bit numbers, after `head` bytes of something else.
+function pcm(samples, head = 0) {
+  const bytes = new Uint8Array(head + samples.length * 2);
+  const view = new DataView(bytes.buffer, head);
   for (let i = 0; i < samples.length; i++) {
     view.setInt16(2 * i, Math.max(-1, Math.min(1, samples[i])) * 32767, true);
   }
+  return bytes;
+}
+
+function base64(samples) {
+  const bytes = pcm(samples);
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);
   return btoa(text);
@@ -346,6 +355,82 @@ $("file").addEventListener("change", async () => {
     status(`heard in ${((performance.now() - begun) / 1000).toFixed(2)} s`);
   } catch (error) { status(error.message, true); }
   $("file").value = "";
+});
+
+// ---- dialogue ----
+
+// What the first byte of a message means.
+const AUDIO = 1, TEXT = 2, ERROR = 5;
+let talking = null;
+
+async function talk() {
+  $("said").replaceChildren();
+  const media = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1, echoCancellation: true } });
+  const context = new AudioContext({ sampleRate: RATE });
+  await context.audioWorklet.addModule("/mic.js");
+  const query = new URLSearchParams({ model: $("talk-model").value, format: "Pcm" });
+  if (key) query.set("api_key", key);
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/chat?${query}`);
+  socket.binaryType = "arraybuffer";
+  const node = new AudioWorkletNode(context, "microphone");
+  const session = { media, context, socket, voice: new Player(), sent: 0, ready: false };
+  talking = session;
+  node.port.onmessage = ({ data }) => {
+    if (!session.ready || socket.readyState !== WebSocket.OPEN) return;
+    const message = pcm(data, 1);
+    message[0] = AUDIO;
+    session.sent += data.length;
+    socket.send(message);
+    $("talk-heard").textContent = `${(session.sent / RATE).toFixed(1)} s`;
+  };
+  context.createMediaStreamSource(media).connect(node);
+  socket.onmessage = ({ data }) => {
+    const message = new Uint8Array(data);
+    const rest = message.subarray(1);
+    switch (message[0]) {
+      case 0:
+        session.ready = true;
+        status("talking");
+        break;
+      case AUDIO:
+        session.voice.push(rest);
+        // What was said is not kept here.
+        session.voice.chunks.length = 0;
+        $("talk-said").textContent = `${(session.voice.samples / RATE).toFixed(1)} s`;
+        break;
+      case TEXT:
+        $("said").append(new TextDecoder().decode(rest));
+        $("said").scrollTop = $("said").scrollHeight;
+        break;
+      case ERROR:
+        status(new TextDecoder().decode(rest), true);
+        break;
+    }
+  };
+  socket.onclose = ({ code, reason }) => {
+    if (talking === session) {
+      if (code !== 1000 && reason) status(reason, true);
+      hangUp();
+    }
+  };
+  $("talk").textContent = "Stop";
+}
+
+function hangUp() {
+  const session = talking;
+  talking = null;
+  $("talk").textContent = "Talk";
+  if (!session) return;
+  session.media.getTracks().forEach((track) => track.stop());
+  session.context.close();
+  session.voice.close();
+  session.socket.close(1000);
+  if (!$("status").classList.contains("bad")) status("ready");
+}
+
+$("talk").addEventListener("click", async () => {
+  if (talking) return hangUp();
+  try { await talk(); } catch (error) { status(error.message, true); hangUp(); }
 });
 
 // ---- start ----

@@ -1,5 +1,7 @@
 //! Models that hold conversations, as the server keeps them: opened, admitted to, counted and looked after as the other two
-//! kinds are. No protocol speaks to them yet.
+//! kinds are.
+
+mod conversation;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +11,15 @@ use voce_engine::talker::{TalkRequest, Talker};
 use voce_engine::{EngineError, Pulse};
 
 use crate::core::admission::{Gate, Room};
-use crate::core::budget::Budget;
+use crate::core::budget::{Budget, Share};
+use crate::core::caller::Caller;
+use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Model, Open, Replicas, Served, Watched};
 use crate::core::telemetry::Telemetry;
+use conversation::Begun;
+
+pub(crate) use conversation::{Conversation, Turn};
 
 /// Opens a talker; called again when it has died.
 pub type OpenTalker = Open<Talker>;
@@ -47,16 +54,44 @@ impl PartnerOptions {
 pub(crate) struct Partner {
     id: String,
     gate: Gate,
+    budget: Arc<Budget>,
+    telemetry: Telemetry,
     replicas: Replicas<Talker>,
 }
 
 impl Partner {
-    pub(crate) fn new(options: PartnerOptions, budget: &Budget, telemetry: &Telemetry) -> Self {
+    pub(crate) fn new(options: PartnerOptions, budget: &Arc<Budget>, telemetry: &Telemetry) -> Self {
         let PartnerOptions { id, open, slots, queue, patience, preload, keep_alive } = options;
         let room = Room { slots, line: queue, patience };
         let gate = Gate::new(Kind::Dialogue, room, budget, telemetry.metrics.clone());
         let replicas = Replicas::new(&id, open, preload, keep_alive);
-        Self { id, gate, replicas }
+        Self { id, gate, budget: budget.clone(), telemetry: telemetry.clone(), replicas }
+    }
+
+    /// Refuses a caller who would find no slot now.
+    pub(crate) fn check(&self) -> Result<(), ServerError> {
+        self.gate.check()
+    }
+
+    /// A share of the decoders for the caller.
+    pub(crate) fn decoder(&self) -> Result<Share, ServerError> {
+        let share = self.budget.decoders.take(&Caller::current(), 1);
+        share.map_err(|_| ServerError::Overloaded("decoders"))
+    }
+
+    /// Takes a slot and begins a conversation.
+    pub(crate) async fn converse(
+        self: &Arc<Self>,
+        request: &TalkRequest,
+    ) -> Result<Conversation, ServerError> {
+        let permit = self.gate.enter().await?;
+        let begin = |talker: Arc<Talker>| {
+            let rate = talker.info().sample_rate as u32;
+            let begun = talker.talk(request).map(|(audio, events)| Begun { audio, events, rate });
+            async { begun }
+        };
+        let (begun, seat) = self.replicas.start(begin).await?;
+        Ok(Conversation::new(self, begun, seat, permit))
     }
 
     /// Opens the model wherever it is to be from the start, and runs it once.

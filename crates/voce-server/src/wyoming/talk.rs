@@ -47,7 +47,7 @@ impl Listening {
             Some(intake) => intake,
             none => {
                 let RawFormat { encoding, sample_rate, channels } = self.format;
-                none.insert(Intake::new(Inlet::new(encoding, sample_rate, channels)?))
+                none.insert(Intake::new(Inlet::new(encoding, sample_rate, channels, hearing.rate())?))
             }
         };
         intake.push(Payload::Raw(audio.into()), hearing);

@@ -98,7 +98,7 @@ struct Out(Arc<Mutex<State>>);
 
 impl Recogniser for Counter {
     fn info(&self) -> EarInfo {
-        EarInfo { frame_ms: 80, languages: vec!["en".into()], streaming: true, bytes: 0 }
+        EarInfo { frame_ms: 80, languages: vec!["en".into()], streaming: true, ..EarInfo::default() }
     }
 
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError> {

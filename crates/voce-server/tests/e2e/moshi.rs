@@ -128,7 +128,7 @@ fn opus(pattern: &str) -> Vec<u8> {
 }
 
 /// The same speech in packets of 20 ms times `n`, a page each.
-fn long_packets(bytes: &[u8], n: usize) -> Vec<Vec<u8>> {
+pub(crate) fn long_packets(bytes: &[u8], n: usize) -> Vec<Vec<u8>> {
     let mut reader = ogg::PacketReader::new(std::io::Cursor::new(bytes));
     let mut packets = Vec::new();
     while let Some(packet) = reader.read_packet().unwrap() {

@@ -20,7 +20,7 @@ use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions};
 use voce_server::ears::{EarOptions, Hears, OpenListener, Recogniser};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
 use voce_server::partner::PartnerOptions;
-use voce_server::{Ended, Models, Server, ServerOptions};
+use voce_server::{Ended, Models, RoomsOptions, Server, ServerOptions};
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
 pub(crate) fn model(name: &str) -> PathBuf {
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) speak_slots: usize,
     /// Speech never ends by itself.
     pub(crate) endless: bool,
+    /// Speech ends when all is said, however long that is.
+    pub(crate) whole: bool,
     pub(crate) keep_alive: Option<std::time::Duration>,
     pub(crate) keep_warm: Option<std::time::Duration>,
     /// Faults of the voice.
@@ -56,6 +58,7 @@ pub(crate) struct Setup {
     pub(crate) others: Vec<EarOptions>,
     /// Models that hold conversations.
     pub(crate) partners: Vec<PartnerOptions>,
+    pub(crate) rooms: Vec<RoomsOptions>,
 }
 
 /// Opens a voice with the server's store.
@@ -68,6 +71,7 @@ impl Default for Setup {
             speak: true,
             speak_slots: 4,
             endless: false,
+            whole: false,
             keep_alive: None,
             keep_warm: None,
             faults: Faults::default(),
@@ -81,6 +85,7 @@ impl Default for Setup {
             hear_slots: 4,
             others: Vec::new(),
             partners: Vec::new(),
+            rooms: Vec::new(),
         }
     }
 }
@@ -135,6 +140,7 @@ impl Setup {
             mouth.queue = self.queue;
             let eos_threshold = self.endless.then_some(1e9);
             let max_frames = if self.endless { Some(400_000) } else { Some(12) };
+            let max_frames = max_frames.filter(|_| !self.whole);
             mouth.request = SpeakRequest::default()
                 .with_eos_threshold(eos_threshold)
                 .with_max_frames(max_frames)
@@ -151,6 +157,7 @@ impl Setup {
         }
         models.ears.extend(self.others);
         models.partners = self.partners;
+        models.rooms = self.rooms;
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
         server.load().await.unwrap();
         let (addr, wyoming) = (server.addr(), server.wyoming_addr());

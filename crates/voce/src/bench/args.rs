@@ -6,9 +6,11 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use voce_engine::store::Task;
 
+use super::codec::BenchCodecArgs;
 use super::decode_args::BenchDecodeArgs;
 use super::hear_args::BenchHearArgs;
 use super::serve::args::BenchServeArgs;
+use super::talk::BenchTalkArgs;
 use crate::args::PrecisionArg;
 use crate::device::DeviceArgs;
 
@@ -19,6 +21,10 @@ pub(crate) enum BenchCommand {
     Say(BenchSayArgs),
     /// Measure how many streams a recogniser hears
     Hear(BenchHearArgs),
+    /// Measure how long a codec takes for a frame
+    Codec(BenchCodecArgs),
+    /// Measure how long a frame of conversations takes
+    Talk(BenchTalkArgs),
     /// Measure how long a frame of a decoder-only model takes
     Decode(BenchDecodeArgs),
     /// Measure what streams cost the server

@@ -44,14 +44,17 @@ pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
     if args.lanes > MAX_LANES {
         return Err(Failure::usage(format!("use up to {MAX_LANES} lanes")));
     }
-    let audio = audio(args)?;
+    if let Some(path) = &args.audio {
+        // Before a model is loaded for it.
+        Source::file(path)?;
+    }
     let device = args.device.open()?;
     for precision in &args.precision {
         // A GPU's recogniser chooses by itself how many do the host's part.
         let chosen = matches!(args.threads, Threads::Fixed(0)) && device.is_some();
         for threads in if chosen { vec![0] } else { args.threads.counts() } {
             let precision = device::precision(*precision, device.as_ref());
-            one(console, args, &audio, precision, threads, device.clone())?;
+            one(console, args, precision, threads, device.clone())?;
         }
     }
     Ok(())
@@ -71,7 +74,6 @@ pub(super) struct Run {
 fn one(
     console: Console,
     args: &BenchHearArgs,
-    audio: &[f32],
     precision: Precision,
     threads: usize,
     device: Option<Arc<Device>>,
@@ -104,6 +106,7 @@ fn one(
     let load = begun.elapsed();
     progress.finish_and_clear();
     let info = listener.info();
+    let audio = &audio(args, info.sample_rate as u32)?;
     let rates = Rates::measure(&info.stages, info.threads, info.isa, device.as_ref())?;
     let subject = Subject { console, args, audio, listener: &listener, device: device.as_ref(), rates, load };
     let chunks: Vec<Option<u32>> =
@@ -326,14 +329,13 @@ fn drain(reader: &mut TranscriptStream, words: &mut usize) -> Outcome {
     Ok(())
 }
 
-/// The audio of a stream: a file over and over, or noise that comes and goes like syllables.
-fn audio(args: &BenchHearArgs) -> Outcome<Vec<f32>> {
-    const RATE: u32 = 16_000;
-    let samples = (args.seconds * f64::from(RATE)) as usize;
-    let Some(path) = &args.audio else { return Ok(syllables(samples)) };
+/// The audio of a stream at the model's rate: a file over and over, or noise that comes and goes like syllables.
+fn audio(args: &BenchHearArgs, rate: u32) -> Outcome<Vec<f32>> {
+    let samples = (args.seconds * f64::from(rate)) as usize;
+    let Some(path) = &args.audio else { return Ok(syllables(samples, rate)) };
     let hint = path.extension().and_then(|e| e.to_str());
     let decoder = Decoder::open(Source::file(path)?, hint, &DecodeLimits::local())?;
-    let mut stream = MonoStream::new(decoder, RATE);
+    let mut stream = MonoStream::new(decoder, rate);
     let mut audio = Vec::new();
     while audio.len() < samples
         && let Some(block) = stream.next_block()?
@@ -349,7 +351,7 @@ fn audio(args: &BenchHearArgs) -> Outcome<Vec<f32>> {
     Ok(audio)
 }
 
-fn syllables(samples: usize) -> Vec<f32> {
+fn syllables(samples: usize, rate: u32) -> Vec<f32> {
     let mut state = 0x2545_f491u32;
     let mut low = 0.0f32;
     (0..samples)
@@ -359,7 +361,7 @@ fn syllables(samples: usize) -> Vec<f32> {
             state ^= state << 5;
             let white = state as f32 / u32::MAX as f32 - 0.5;
             low = 0.9 * low + white;
-            let t = i as f32 / 16_000.0;
+            let t = i as f32 / rate as f32;
             let loud = (t * 4.0 * std::f32::consts::TAU).sin().max(0.0) * (t * 0.7).sin().abs();
             low * loud * 0.1
         })

@@ -1,6 +1,7 @@
 //! `voce bench`: how fast a model speaks or hears here, against what the machine could do and other programs.
 
 pub(crate) mod args;
+mod codec;
 mod compare;
 mod crowd;
 mod decode;
@@ -13,6 +14,7 @@ pub(crate) mod limits;
 mod measure;
 mod report;
 mod serve;
+mod talk;
 mod texts;
 mod trace;
 mod voice;
@@ -44,6 +46,8 @@ pub(crate) fn run(console: Console, command: BenchCommand) -> Outcome {
     let args = match command {
         BenchCommand::Say(args) => args,
         BenchCommand::Hear(args) => return hear::run(console, &args),
+        BenchCommand::Codec(args) => return codec::run(console, &args),
+        BenchCommand::Talk(args) => return talk::run(console, &args),
         BenchCommand::Decode(args) => return decode::run(console, &args),
         BenchCommand::Serve(args) => return serve::run(console, &args),
     };
@@ -141,7 +145,7 @@ fn one(
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.
     let made = match (subject, &args.voice) {
-        (Subject::Shape(shape), None) => Some(voice::random(shape, SEED, &options)?),
+        (Subject::Shape(shape), None) => voice::random(shape, SEED, &options)?,
         _ => None,
     };
     machine::reset_peak_rss();

@@ -1,6 +1,7 @@
 //! A voice for random weights: one of their speakers, or noise, cloned by them.
 
-use voce_engine::{Speaker, SpeakerOptions, Voice};
+use voce_engine::speaker::VoiceError;
+use voce_engine::{EngineError, Speaker, SpeakerOptions, Voice};
 
 use crate::failure::Outcome;
 
@@ -8,10 +9,10 @@ use crate::failure::Outcome;
 pub(super) const POSITIONS: usize = 125;
 
 /// A voice of the length that published ones have. The speaker that makes it is gone afterwards.
-pub(super) fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Outcome<Voice> {
+pub(super) fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Outcome<Option<Voice>> {
     let speaker = Speaker::random(shape, seed, &options.clone().with_slots(1).with_trace(None))?;
     if let Some(name) = speaker.default_voice() {
-        return Ok(speaker.voice(&name)?);
+        return Ok(Some(speaker.voice(&name)?));
     }
     let info = speaker.info();
     let samples = (POSITIONS as f64 * info.sample_rate as f64 / info.frame_rate) as usize;
@@ -24,5 +25,9 @@ pub(super) fn random(shape: &str, seed: u64, options: &SpeakerOptions) -> Outcom
             (state as f32 / u32::MAX as f32 - 0.5) * 0.2
         })
         .collect();
-    Ok(speaker.clone_samples(&noise, None)?)
+    match speaker.clone_samples(&noise, None) {
+        // A model whose voices nobody can make speaks without one: it looks at as many rows.
+        Err(EngineError::Voice { source: VoiceError::NoEncoder, .. }) => Ok(None),
+        voice => Ok(Some(voice?)),
+    }
 }

@@ -119,6 +119,12 @@ pub(crate) struct SearchArgs {
     /// Weight of the language model
     #[arg(long, value_name = "W", env = "VOCE_LM_WEIGHT", default_value_t = 0.3)]
     pub(crate) lm_weight: f32,
+    /// How freely tokens are drawn, of models that draw them; 0 takes the best [default: the model's own]
+    #[arg(long, value_name = "T", env = "VOCE_HEAR_TEMPERATURE")]
+    pub(crate) temperature: Option<f32>,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", env = "VOCE_HEAR_SEED")]
+    pub(crate) seed: Option<u64>,
 }
 
 /// What plain text shows besides words.

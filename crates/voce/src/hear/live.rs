@@ -100,8 +100,10 @@ pub(super) fn run(
                 {
                     progress.suspend(|| console.result(&line(s, args.shown)))?;
                 }
-                if let ListenEvent::Final(segment) = event {
-                    transcript.segments.push(segment);
+                match event {
+                    ListenEvent::Final(segment) => transcript.segments.push(segment),
+                    ListenEvent::Drawn(tokens) => transcript.drawn.extend(tokens),
+                    _ => {}
                 }
             }
             // The source says why, if not yet then soon.
@@ -192,6 +194,8 @@ fn event_json(event: &ListenEvent) -> Value {
         ListenEvent::Pause { at, probabilities } => {
             json!({"type": "pause", "at": at, "probabilities": probabilities})
         }
+        ListenEvent::WordEnd { at } => json!({"type": "word_end", "at": at}),
+        ListenEvent::Drawn(tokens) => json!({"type": "tokens", "tokens": tokens}),
         _ => Value::Null,
     }
 }

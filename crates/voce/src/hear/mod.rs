@@ -94,6 +94,11 @@ fn request(args: &HearArgs, listener: &Listener, live: bool) -> Outcome<ListenRe
         .with_lm(lm)
         .with_lm_weight(args.search.lm_weight)
         .with_language(args.language.clone())
+        .with_temperature(args.search.temperature)
+        .with_seed(args.search.seed)
+        .with_drawn(true)
+        .with_pauses(live)
+        .with_word_ends(live)
         .with_endpoint(endpoint)
         .with_partials(live))
 }
@@ -222,6 +227,7 @@ fn hear(hearing: &Hearing, input: &Input, tally: &Tally) -> Outcome<Transcript> 
     for event in stream.by_ref() {
         match event {
             Ok(ListenEvent::Final(segment)) => transcript.segments.push(segment),
+            Ok(ListenEvent::Drawn(tokens)) => transcript.drawn.extend(tokens),
             Ok(ListenEvent::Word(word)) => {
                 let now = (word.end * 1e3) as u64;
                 tally.heard.fetch_add(now.saturating_sub(heard), Ordering::Relaxed);

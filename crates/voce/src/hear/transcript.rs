@@ -14,6 +14,8 @@ use crate::machine;
 pub(super) struct Transcript {
     pub(super) file: String,
     pub(super) segments: Vec<Segment>,
+    /// Every token that was drawn, of models that draw one in every step.
+    pub(super) drawn: Vec<u32>,
     pub(super) stats: ListenStats,
     /// Seconds from the first sample to the last word.
     pub(super) wall: f64,
@@ -119,12 +121,21 @@ impl Transcript {
         };
         let segment =
             |s: &'a Segment| SegmentJson { text: &s.text, start: s.start, end: s.end, words: s.words.len() };
+        // Models that draw a token in every step are told by all of them.
+        let (tokens, frames, durations) = match &self.drawn[..] {
+            [] => (
+                self.segments.iter().flat_map(|s| &s.tokens).copied().collect(),
+                self.segments.iter().flat_map(|s| &s.frames).copied().collect(),
+                self.segments.iter().flat_map(|s| &s.durations).copied().collect(),
+            ),
+            drawn => (drawn.to_vec(), (0..drawn.len()).collect(), Vec::new()),
+        };
         TranscriptJson {
             text: self.text(),
             words: self.words().map(word).collect(),
-            tokens: self.segments.iter().flat_map(|s| &s.tokens).copied().collect(),
-            frames: self.segments.iter().flat_map(|s| &s.frames).copied().collect(),
-            durations: self.segments.iter().flat_map(|s| &s.durations).copied().collect(),
+            tokens,
+            frames,
+            durations,
             segments: self.segments.iter().map(segment).collect(),
             nbest: (how.nbest > 0).then(|| self.readings(how.nbest)),
             audio_seconds: round(self.stats.audio, 4),

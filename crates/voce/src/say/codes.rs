@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::whole_file;
 
 /// Writes the frames' codes as one tensor `codes` of 32-bit integers, `[codebooks, frames]`.
-pub(super) fn write(path: &Path, frames: &[Vec<u32>]) -> Outcome {
+pub(crate) fn write(path: &Path, frames: &[Vec<u32>]) -> Outcome {
     let Some(books) = frames.first().map(Vec::len) else {
         return Err(Failure::failed("this model speaks in no codes, or it said nothing: leave --codes out"));
     };

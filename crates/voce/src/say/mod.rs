@@ -1,6 +1,6 @@
 //! `voce say`: text in, audio out.
 
-mod codes;
+pub(crate) mod codes;
 mod report;
 pub(crate) mod sink;
 mod source;
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use voce_audio::AudioSink;
 use voce_engine::speaker::{FineSampling, MODEL_TOKENS, Overlap, SpeakStats, TextMode};
 use voce_engine::store::Store;
-use voce_engine::{EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream, VoiceChoice};
+use voce_engine::{
+    EngineError, SpeakRequest, Speaker, SpeakerOptions, SpeechStream, SpokenWord, VoiceChoice,
+};
 
 use crate::args::{OverlapArg, SamplingArgs, SayArgs, TextModeArg};
 use crate::console::Console;
@@ -30,14 +32,21 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What the writer is told.
 pub(crate) enum Heard {
-    /// Audio, and the codes that it was made of.
-    Audio(Vec<f32>, Vec<Vec<u32>>),
+    /// Audio, the codes that it was made of, and the words in it.
+    Audio(Vec<f32>, Vec<Vec<u32>>, Vec<SpokenWord>),
     /// The end.
     Done(Box<SpeakStats>),
     /// Speaking failed.
     Failed(EngineError),
     /// The text could not be read.
     BadText(Failure),
+}
+
+/// What came along with audio.
+#[derive(Default)]
+struct Told {
+    codes: Vec<Vec<u32>>,
+    words: Vec<SpokenWord>,
 }
 
 /// Runs the command.
@@ -98,16 +107,18 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let heard = listen(&speaker, source, &request)?;
     let rate = speaker.info().sample_rate;
     let mut sink = target.open(rate as u32)?;
-    let mut codes = Vec::new();
-    let stats = write(&heard, &mut *sink, target.live(), &mut progress, rate, &mut codes)?;
+    let mut told = Told::default();
+    let stats = write(&heard, &mut *sink, target.live(), &mut progress, rate, &mut told)?;
     let silence = rate * args.trailing_silence as usize / 1000;
     sink.write(&vec![0.0; silence])?;
     sink.finish()?;
     if let Some(path) = &args.codes {
-        codes::write(path, &codes)?;
+        codes::write(path, &told.codes)?;
     }
     progress.clear();
-    let circumstances = Circumstances { silence, seed, voice: voice_name, load, output: target.name() };
+    let words = args.words.then_some(told.words);
+    let circumstances =
+        Circumstances { silence, seed, voice: voice_name, load, output: target.name(), words };
     if stats.unended > 0 && args.sampling.max_frames.is_none() {
         let chunks = stats.unended;
         console.note(&format!(
@@ -129,7 +140,7 @@ pub(crate) fn speak_into(
 ) -> Outcome<SpeakStats> {
     let mut progress = Progress::new(console);
     let heard = listen(speaker, Source::Whole(text.to_owned()), request)?;
-    let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate, &mut Vec::new())?;
+    let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate, &mut Told::default())?;
     sink.finish()?;
     progress.clear();
     Ok(stats)
@@ -153,12 +164,14 @@ pub(crate) fn request(args: &SamplingArgs) -> SpeakRequest {
             top_k: args.fine_top_k,
             top_p: args.fine_top_p,
         })
+        .with_guidance(args.cfg)
+        .with_codebooks(args.codebooks)
         .with_max_tokens(args.max_tokens.unwrap_or(MODEL_TOKENS))
         .with_max_frames(args.max_frames)
 }
 
 /// A seed short enough to type; the standard library's hash keys are random in every process.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() & 0xffff_ffff
 }
 
@@ -187,7 +200,7 @@ fn thread(name: &str, f: impl FnOnce() + Send + 'static) -> Outcome {
 fn forward(mut stream: SpeechStream, sender: &SyncSender<Heard>) {
     for chunk in stream.by_ref() {
         let (message, last) = match chunk {
-            Ok(chunk) => (Heard::Audio(chunk.samples, chunk.codes), false),
+            Ok(chunk) => (Heard::Audio(chunk.samples, chunk.codes, chunk.words), false),
             Err(error) => (Heard::Failed(error), true),
         };
         if sender.send(message).is_err() || last {
@@ -204,7 +217,7 @@ fn write(
     live: bool,
     progress: &mut Progress,
     rate: usize,
-    codes: &mut Vec<Vec<u32>>,
+    told: &mut Told,
 ) -> Outcome<SpeakStats> {
     let begun = Instant::now();
     let mut samples = 0;
@@ -212,8 +225,9 @@ fn write(
     loop {
         interrupt::check()?;
         match heard.recv_timeout(LOOK) {
-            Ok(Heard::Audio(audio, of)) => {
-                codes.extend(of);
+            Ok(Heard::Audio(audio, of, words)) => {
+                told.codes.extend(of);
+                told.words.extend(words);
                 first.get_or_insert_with(|| begun.elapsed());
                 samples += audio.len();
                 sink.write(&audio)?;

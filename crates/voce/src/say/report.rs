@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use voce_engine::Speaker;
 use voce_engine::speaker::SpeakStats;
+use voce_engine::{Speaker, SpokenWord};
 
 use crate::console::{self, Console, milliseconds, round, to_json};
 use crate::failure::Outcome;
@@ -51,6 +51,8 @@ pub(super) struct Circumstances {
     /// How long the model took to load.
     pub(super) load: Duration,
     pub(super) output: Option<String>,
+    /// Words and their times, where they were asked for.
+    pub(super) words: Option<Vec<SpokenWord>>,
 }
 
 /// The facts of one `voce say`; scripts rely on the names.
@@ -80,11 +82,22 @@ pub(super) struct Report {
     #[serde(flatten)]
     stages: BTreeMap<String, f64>,
     output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<Vec<Word>>,
+}
+
+/// A word and when it is spoken, in seconds of audio.
+#[derive(Debug, Serialize)]
+struct Word {
+    text: String,
+    start: f64,
+    end: f64,
 }
 
 impl Report {
     pub(super) fn new(speaker: &Speaker, stats: &SpeakStats, circumstances: Circumstances) -> Self {
-        let Circumstances { silence, seed, voice, load, output } = circumstances;
+        let Circumstances { silence, seed, voice, load, output, words } = circumstances;
+        let word = |w: SpokenWord| Word { text: w.text, start: round(w.start, 3), end: round(w.end, 3) };
         let info = speaker.info();
         let seconds = |samples: usize| samples as f64 / info.sample_rate as f64;
         let samples = stats.samples + silence;
@@ -111,6 +124,7 @@ impl Report {
             prefill_ms: milliseconds(stats.prefill),
             stages: stats.stages.iter().map(|(n, time)| (format!("{n}_ms"), milliseconds(*time))).collect(),
             output,
+            words: words.map(|words| words.into_iter().map(word).collect()),
         }
     }
 
@@ -122,6 +136,10 @@ impl Report {
             }
             console::note(&to_json(self)?);
             return Ok(());
+        }
+        for word in self.words.iter().flatten() {
+            let line = format!("{:8.2} {:8.2}  {}", word.start, word.end, word.text);
+            if stdout_taken { console::note(&line) } else { console.result(&line)? }
         }
         console.note(&self.summary());
         Ok(())

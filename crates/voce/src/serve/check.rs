@@ -57,19 +57,22 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
     let keep_warm = models::keep_warm(settings)?;
     let speak = plan.speak.iter().map(|r| Model::look(store, r, Task::Speech));
     let hear = plan.hear.iter().map(|r| Model::look(store, r, Task::Hearing));
-    let (speak, hear): (Vec<_>, Vec<_>) = (speak.collect(), hear.collect());
-    let named = plan.speak.iter().chain(&plan.hear).zip(speak.iter().chain(&hear));
+    let talk = plan.talk.iter().map(|r| Model::look(store, r, Task::Dialogue));
+    let (speak, hear, talk): (Vec<_>, Vec<_>, Vec<_>) = (speak.collect(), hear.collect(), talk.collect());
+    let named = plan.speak.iter().chain(&plan.hear).chain(&plan.talk);
+    let named = named.zip(speak.iter().chain(&hear).chain(&talk));
     let missing: Vec<String> =
         named.filter_map(|(name, look)| look.as_ref().err().map(|e| format!("{name}: {e}"))).collect();
     if !missing.is_empty() {
         return Err(Failure::usage(missing.join("\n")));
     }
     let here = |looks: Vec<Result<Model, EngineError>>| looks.into_iter().flatten().collect::<Vec<_>>();
-    let (speak, hear) = (here(speak), here(hear));
+    let (speak, hear, talk) = (here(speak), here(hear), here(talk));
+    let modules: Vec<&str> = settings.modules.list.iter().map(|(name, _)| name.as_str()).collect();
     if console.json {
-        let models: Vec<Value> = speak.iter().chain(&hear).map(Model::json).collect();
+        let models: Vec<Value> = speak.iter().chain(&hear).chain(&talk).map(Model::json).collect();
         return console.json(&json!({
-            "addr": options.addr, "speak": plan.speak, "hear": plan.hear, "keys": options.keys.len(), "cors": options.cors,
+            "addr": options.addr, "speak": plan.speak, "hear": plan.hear, "talk": plan.talk, "modules": modules, "keys": options.keys.len(), "cors": options.cors,
             "wyoming": options.wyoming, "aliases": options.aliases, "null_model": settings.null_model,
             "models": models, "otlp": options.otlp.is_some(), "log_tokens": options.journal.tokens,
             "capture_audio": options.journal.audio, "keep_warm_seconds": keep_warm.map(|d| d.as_secs_f64()),
@@ -86,10 +89,12 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
     let folder =
         |path: &Option<PathBuf>| path.as_ref().map_or_else(|| "off".into(), |p| p.display().to_string());
     console.result(&format!(
-        "address    {}\nspeak      {}\nhear       {}\nkeys       {keys}\nwyoming    {}\nspans      {}\ntokens     {}\naudio      {}\nkeep warm  {}",
+        "address    {}\nspeak      {}\nhear       {}\ntalk       {}\nmodules    {}\nkeys       {keys}\nwyoming    {}\nspans      {}\ntokens     {}\naudio      {}\nkeep warm  {}",
         options.addr,
         list(&speak),
         list(&hear),
+        list(&talk),
+        if modules.is_empty() { "none".to_owned() } else { modules.join(", ") },
         options.wyoming.map_or_else(|| "off".into(), |a| a.to_string()),
         if options.otlp.is_some() { "on" } else { "off" },
         folder(&options.journal.tokens),

@@ -1,4 +1,4 @@
-//! The models of a server: which ones, and how each is opened.
+//! The models of a server: which ones, how each is opened, and the paths that they have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,16 @@ use std::time::Duration;
 use voce_engine::listener::{Listener, ListenerOptions};
 use voce_engine::speaker::Overlap;
 use voce_engine::store::Store;
+use voce_engine::talker::{Talker, TalkerOptions};
 use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
+use voce_nn::Precision;
 use voce_runtime::cuda::Device;
-use voce_server::Models;
 use voce_server::ears::{EarOptions, Hears, NullEars, OpenListener};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
+use voce_server::partner::{OpenTalker, PartnerOptions};
+use voce_server::{Models, Mount, Serves};
 
+use super::moshi;
 use super::settings::{Settings, pairs, seconds};
 use crate::args::{ModelArgs, PrecisionArg};
 use crate::console::Console;
@@ -23,6 +27,9 @@ use crate::failure::{Failure, Outcome};
 const SLOTS: usize = 8;
 /// The same on a GPU, where a stream more costs little.
 const DEVICE_SLOTS: usize = 64;
+/// Conversations of a dialogue model when nobody says, and on a GPU: each has a long past.
+const TALK_SLOTS: usize = 1;
+const DEVICE_TALK_SLOTS: usize = 4;
 /// Streams beyond the slots, for those that start anew before the old one has gone.
 const SPARE: usize = 4;
 /// How long a request waits for a slot when nobody says.
@@ -36,6 +43,7 @@ const NULL: &str = "null";
 pub(super) struct Plan {
     pub(super) speak: Vec<String>,
     pub(super) hear: Vec<String>,
+    pub(super) talk: Vec<String>,
 }
 
 /// Chooses the models, and sees that they are here.
@@ -62,79 +70,194 @@ pub(super) fn plan(store: &Store, settings: &Settings) -> Outcome<Plan> {
     for reference in &hear {
         embedded::provide(store, reference)?;
     }
-    if speak.is_empty() && hear.is_empty() && !settings.null_model {
-        return Err(Failure::usage("there is nothing to serve: give --speak or --hear"));
+    let talk = settings.talk.clone();
+    let has_modules = !settings.modules.list.is_empty();
+    if speak.is_empty() && hear.is_empty() && talk.is_empty() && !settings.null_model && !has_modules {
+        return Err(Failure::usage("there is nothing to serve: give --speak, --hear or --talk"));
     }
     pairs("voice-alias", &settings.voice_alias)?;
-    Ok(Plan { speak, hear })
+    Ok(Plan { speak, hear, talk })
 }
 
-/// Slots of a model on a device, or on the CPU, when nobody says.
-fn default_slots(device: Option<&Arc<Device>>) -> usize {
-    if device.is_some() { DEVICE_SLOTS } else { SLOTS }
+/// Paths beside those that every server has.
+pub(super) fn mounts(settings: &Settings) -> Vec<Mount> {
+    let plain =
+        |paths: &[String], serves| paths.iter().map(move |path| Mount::new(path, serves)).collect::<Vec<_>>();
+    let mut mounts = plain(&settings.asr_path, Serves::Hearing);
+    mounts.extend(plain(&settings.tts_path, Serves::Speech));
+    mounts.extend(plain(&settings.talk_path, Serves::Dialogue));
+    mounts.extend(moshi::open::mounts(&settings.modules));
+    mounts
+}
+
+/// How every model of a server is opened.
+pub(super) struct Manner<'a> {
+    pub(super) store: &'a Store,
+    settings: &'a Settings,
+    devices: Vec<Option<Arc<Device>>>,
+    queue: usize,
+    patience: Duration,
+    keep_warm: Option<Duration>,
+    keep_alive: Option<Duration>,
+}
+
+impl<'a> Manner<'a> {
+    fn new(store: &'a Store, settings: &'a Settings) -> Outcome<Self> {
+        let devices =
+            devices(settings)?.into_iter().map(DeviceChoice::open).collect::<Result<Vec<_>, _>>()?;
+        let time = |text: &Option<String>| text.as_deref().map(seconds).transpose();
+        Ok(Self {
+            store,
+            settings,
+            devices,
+            queue: settings.queue.unwrap_or(0),
+            patience: time(&settings.queue_time)?.unwrap_or(PATIENCE),
+            keep_warm: keep_warm(settings)?,
+            keep_alive: time(&settings.keep_alive)?.filter(|d| !d.is_zero()),
+        })
+    }
+
+    /// Slots of a model when nobody says: on the CPU, or on a device.
+    fn slots(&self, cpu: usize, device: usize) -> usize {
+        if self.devices.iter().any(Option::is_some) { device } else { cpu }
+    }
+
+    /// A model is on all devices, with a share of the slots on each.
+    fn share(&self, slots: usize) -> usize {
+        slots.div_ceil(self.devices.len())
+    }
+
+    /// The precision on a device: as the settings say, else as a model was published or asked for.
+    fn precision(&self, device: Option<&Arc<Device>>, wanted: Option<PrecisionArg>) -> Precision {
+        precision(self.settings.precision.or(wanted).unwrap_or(PrecisionArg::Auto), device)
+    }
+
+    /// A voice model under a name.
+    pub(super) fn mouth(
+        &self,
+        id: String,
+        reference: &str,
+        slots: Option<usize>,
+        wanted: Option<PrecisionArg>,
+    ) -> Outcome<MouthOptions> {
+        let settings = self.settings;
+        let slots = slots.or(settings.speak_slots).unwrap_or_else(|| self.slots(SLOTS, DEVICE_SLOTS)).max(1);
+        let mut opens = self.devices.iter().map(|device| {
+            let spare = if self.devices.len() > 1 { SPARE } else { 0 };
+            let options = SpeakerOptions::default()
+                .with_precision(Some(self.precision(device.as_ref(), wanted)))
+                .with_threads(settings.threads.unwrap_or(0))
+                .with_slots(self.share(slots) + spare)
+                .with_overlap(Overlap::Auto)
+                .with_device(device.clone().into())
+                .with_pin(settings.pin)
+                .with_keep_warm(self.keep_warm);
+            let (store, opened) = (self.store.clone(), reference.to_owned());
+            Box::new(move || Speaker::open(&store, &opened, &options)) as OpenSpeaker
+        });
+        let open = opens.next().ok_or_else(|| Failure::usage("there is no device to run on"))?;
+        let mut mouth = MouthOptions::new(id, open);
+        mouth.open.extend(opens);
+        mouth.slots = slots;
+        mouth.queue = self.queue;
+        mouth.patience = self.patience;
+        mouth.preload = !settings.lazy;
+        mouth.keep_alive = self.keep_alive;
+        mouth.voice = settings.voice.clone();
+        mouth.voice_aliases = pairs("voice-alias", &settings.voice_alias)?;
+        Ok(mouth)
+    }
+
+    /// A recogniser under a name.
+    pub(super) fn ear(
+        &self,
+        id: String,
+        reference: &str,
+        slots: Option<usize>,
+        wanted: Option<PrecisionArg>,
+    ) -> EarOptions {
+        let slots = self.ear_slots(slots);
+        let opens = self.devices.iter().map(|device| {
+            let options = ListenerOptions::default()
+                .with_precision(Some(self.precision(device.as_ref(), wanted)))
+                .with_threads(self.settings.threads.unwrap_or(0))
+                .with_slots(self.share(slots) + SPARE)
+                .with_device(device.clone().into())
+                .with_pin(self.settings.pin)
+                .with_keep_warm(self.keep_warm);
+            let (store, opened) = (self.store.clone(), reference.to_owned());
+            Box::new(move || Listener::open(&store, &opened, &options)) as OpenListener
+        });
+        self.ear_of(id, slots, Hears::Engine(opens.collect()))
+    }
+
+    fn ear_slots(&self, slots: Option<usize>) -> usize {
+        let slots = slots.or(self.settings.hear_slots);
+        slots.unwrap_or_else(|| self.slots(SLOTS, DEVICE_SLOTS)).max(1)
+    }
+
+    fn ear_of(&self, id: String, slots: usize, hears: Hears) -> EarOptions {
+        EarOptions { queue: self.queue, patience: self.patience, ..EarOptions::new(id, slots, hears) }
+    }
+
+    /// A dialogue model under a name.
+    pub(super) fn partner(
+        &self,
+        id: String,
+        reference: &str,
+        wanted: Option<PrecisionArg>,
+    ) -> Outcome<PartnerOptions> {
+        let settings = self.settings;
+        let slots = settings.talk_slots.unwrap_or_else(|| self.slots(TALK_SLOTS, DEVICE_TALK_SLOTS)).max(1);
+        let mut opens = self.devices.iter().map(|device| {
+            let options = TalkerOptions::default()
+                .with_precision(Some(self.precision(device.as_ref(), wanted)))
+                .with_threads(settings.threads.unwrap_or(0))
+                .with_slots(self.share(slots))
+                .with_device(device.clone().into())
+                .with_pin(settings.pin)
+                .with_keep_warm(self.keep_warm);
+            let (store, opened) = (self.store.clone(), reference.to_owned());
+            Box::new(move || Talker::open(&store, &opened, &options)) as OpenTalker
+        });
+        let open = opens.next().ok_or_else(|| Failure::usage("there is no device to run on"))?;
+        let mut partner = PartnerOptions::new(id, slots, open);
+        partner.open.extend(opens);
+        partner.queue = self.queue;
+        partner.patience = self.patience;
+        partner.preload = !settings.lazy;
+        partner.keep_alive = self.keep_alive;
+        Ok(partner)
+    }
+
+    /// Where a codec runs.
+    pub(super) fn device(&self) -> Option<Arc<Device>> {
+        self.devices.iter().flatten().next().cloned()
+    }
 }
 
 /// Prepares the models to be opened, each once on every device.
 pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outcome<Models> {
     let plan = plan(store, settings)?;
-    let devices = devices(settings)?.into_iter().map(DeviceChoice::open).collect::<Result<Vec<_>, _>>()?;
-    let precision = |device| precision(settings.precision.unwrap_or(PrecisionArg::Auto), device);
-    let threads = settings.threads.unwrap_or(0);
-    let queue = settings.queue.unwrap_or(0);
-    let patience = settings.queue_time.as_deref().map(seconds).transpose()?.unwrap_or(PATIENCE);
-    let keep_warm = keep_warm(settings)?;
-    let keep_alive = settings.keep_alive.as_deref().map(seconds).transpose()?.filter(|d| !d.is_zero());
+    let manner = Manner::new(store, settings)?;
     let mut models = Models::default();
-    let first = devices.iter().flatten().next();
     for reference in plan.speak {
-        let slots = settings.speak_slots.unwrap_or(default_slots(first)).max(1);
-        // A voice is on all of them, with a share of the slots on each.
-        let mut opens = devices.iter().map(|device| {
-            let options = SpeakerOptions::default()
-                .with_precision(Some(precision(device.as_ref())))
-                .with_threads(threads)
-                .with_slots(slots.div_ceil(devices.len()) + if devices.len() > 1 { SPARE } else { 0 })
-                .with_overlap(Overlap::Auto)
-                .with_device(device.clone().into())
-                .with_pin(settings.pin)
-                .with_keep_warm(keep_warm);
-            let (store, opened) = (store.clone(), reference.clone());
-            Box::new(move || Speaker::open(&store, &opened, &options)) as OpenSpeaker
-        });
-        let open = opens.next().ok_or_else(|| Failure::usage("there is no device to run on"))?;
-        let mut mouth = MouthOptions::new(name(&reference), open);
-        mouth.open.extend(opens);
-        mouth.slots = slots;
-        mouth.queue = queue;
-        mouth.patience = patience;
-        mouth.preload = !settings.lazy;
-        mouth.keep_alive = keep_alive;
-        mouth.voice = settings.voice.clone();
-        mouth.voice_aliases = pairs("voice-alias", &settings.voice_alias)?;
-        models.mouths.push(mouth);
+        models.mouths.push(manner.mouth(name(&reference), &reference, None, None)?);
     }
-    let slots = settings.hear_slots.unwrap_or(default_slots(first)).max(1);
-    let ear = |id, hears| EarOptions { queue, patience, ..EarOptions::new(id, slots, hears) };
     for reference in plan.hear {
         console.note(&format!("loading {reference}"));
-        // A recogniser is on all of them, with a share of the slots on each.
-        let opens = devices.iter().map(|device| {
-            let options = ListenerOptions::default()
-                .with_precision(Some(precision(device.as_ref())))
-                .with_threads(threads)
-                .with_slots(slots.div_ceil(devices.len()) + SPARE)
-                .with_device(device.clone().into())
-                .with_pin(settings.pin)
-                .with_keep_warm(keep_warm);
-            let (store, opened) = (store.clone(), reference.clone());
-            Box::new(move || Listener::open(&store, &opened, &options)) as OpenListener
-        });
-        models.ears.push(ear(name(&reference), Hears::Engine(opens.collect())));
+        models.ears.push(manner.ear(name(&reference), &reference, None, None));
+    }
+    for reference in plan.talk {
+        console.note(&format!("loading {reference}"));
+        models.partners.push(manner.partner(name(&reference), &reference, None)?);
     }
     if settings.null_model {
         console.note("warning: the null model hears nothing; it is for benches of the server");
-        models.ears.push(ear(NULL.to_owned(), Hears::Other(Arc::new(NullEars))));
+        let null = Hears::Other(Arc::new(NullEars));
+        models.ears.push(manner.ear_of(NULL.to_owned(), manner.ear_slots(None), null));
     }
+    moshi::open::load(console, &manner, &settings.modules, &mut models)?;
     Ok(models)
 }
 
@@ -166,4 +289,9 @@ fn name(reference: &str) -> String {
     let path = std::path::Path::new(reference);
     let own = path.file_stem().and_then(|n| n.to_str()).filter(|_| path.exists());
     own.unwrap_or(reference).to_owned()
+}
+
+/// A folder as a reference.
+pub(super) fn reference_of(folder: &std::path::Path) -> String {
+    folder.display().to_string()
 }

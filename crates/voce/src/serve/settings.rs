@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use super::moshi::modules::Modules;
 use crate::args::PrecisionArg;
 use crate::failure::{Failure, Outcome};
 
@@ -29,6 +30,9 @@ pub(crate) struct Settings {
     /// one]
     #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_HEAR")]
     pub(super) hear: Vec<String>,
+    /// Dialogue models, for /api/chat and the page, the first being the default [default: none]
+    #[arg(long, value_name = "MODEL", value_delimiter = ',', env = "VOCE_TALK")]
+    pub(super) talk: Vec<String>,
     /// No voice model at all
     #[arg(long, env = "VOCE_NO_SPEAK", value_parser = FalseyValueParser::new())]
     pub(super) no_speak: bool,
@@ -41,6 +45,9 @@ pub(crate) struct Settings {
     /// Recognition streams at once, for each recogniser [default: 8, on a GPU 64]
     #[arg(long, value_name = "N", env = "VOCE_HEAR_SLOTS")]
     pub(super) hear_slots: Option<usize>,
+    /// Conversations at once, for each dialogue model [default: 1, on a GPU 4]
+    #[arg(long, value_name = "N", env = "VOCE_TALK_SLOTS")]
+    pub(super) talk_slots: Option<usize>,
     /// Precision of the weights [default: auto]
     #[arg(long, value_enum, env = "VOCE_PRECISION")]
     #[serde(deserialize_with = "precision")]
@@ -111,6 +118,9 @@ pub(crate) struct Settings {
     /// Further paths of moshi's speech
     #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_TTS_PATH", hide = true)]
     pub(super) tts_path: Vec<String>,
+    /// Further paths of dialogues
+    #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_TALK_PATH", hide = true)]
+    pub(super) talk_path: Vec<String>,
     /// How long work in flight has at the end [default: 30s]
     #[arg(long, value_name = "TIME", env = "VOCE_DRAIN")]
     pub(super) drain: Option<String>,
@@ -190,6 +200,10 @@ pub(crate) struct Settings {
     /// For benches of the server only: a recogniser that discards audio and says nothing
     #[arg(long, env = "VOCE_NULL_MODEL", value_parser = FalseyValueParser::new())]
     pub(super) null_model: bool,
+    /// What a moshi-server configuration has, which only a file can say.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub(super) modules: Modules,
 }
 
 impl Settings {
@@ -203,10 +217,12 @@ impl Settings {
             port: self.port.or(file.port),
             speak: list(self.speak, file.speak),
             hear: list(self.hear, file.hear),
+            talk: list(self.talk, file.talk),
             no_speak: self.no_speak || file.no_speak,
             no_hear: self.no_hear || file.no_hear,
             speak_slots: self.speak_slots.or(file.speak_slots),
             hear_slots: self.hear_slots.or(file.hear_slots),
+            talk_slots: self.talk_slots.or(file.talk_slots),
             precision: self.precision.or(file.precision),
             device: list(self.device, file.device),
             threads: self.threads.or(file.threads),
@@ -229,6 +245,7 @@ impl Settings {
             wyoming: self.wyoming.or(file.wyoming),
             asr_path: list(self.asr_path, file.asr_path),
             tts_path: list(self.tts_path, file.tts_path),
+            talk_path: list(self.talk_path, file.talk_path),
             drain: self.drain.or(file.drain),
             max_body_bytes: self.max_body_bytes.or(file.max_body_bytes),
             max_text_bytes: self.max_text_bytes.or(file.max_text_bytes),
@@ -255,6 +272,7 @@ impl Settings {
             capture_audio: self.capture_audio.or(file.capture_audio),
             capture_bytes: self.capture_bytes.or(file.capture_bytes),
             null_model: self.null_model || file.null_model,
+            modules: file.modules,
         }
     }
 }

@@ -57,7 +57,6 @@ fn models_of_another_kind() {
     let mimi = foreign(&place, "mimi", r#"{"model_type": "mimi"}"#);
     let whisper = foreign(&place, "whisper", r#"{"architectures": ["WhisperForConditionalGeneration"]}"#);
     for (dir, part) in [
-        (&kyutai, "kyutai' is a Kyutai TTS model, which this build cannot run yet"),
         (&mimi, "mimi' is a Mimi codec, a part of other models"),
         (&whisper, "whisper' is a 'WhisperForConditionalGeneration' model, which is of no family"),
     ] {
@@ -66,6 +65,13 @@ fn models_of_another_kind() {
             holds(&text, &[part]);
         }
     }
+    // A folder that only says what it is has nothing to run.
+    let (code, text) = say(&s, &kyutai, &["Hi."]);
+    assert_eq!(code, 1, "{text}");
+    holds(&text, &["config.json", "cannot be run"]);
+    let (code, text) = hear(&kyutai);
+    assert_eq!(code, 2);
+    holds(&text, &["kyutai' is a voice model: use `voce say`"]);
     let (code, text) = say(&s, &crate::hear::fixture("tdt"), &["Hi."]);
     assert_eq!(code, 2);
     holds(&text, &["is a recogniser: use `voce hear`"]);
@@ -80,12 +86,9 @@ fn models_of_another_kind() {
     assert_eq!(code, 2);
     holds(&text, &["'pocket-french' is a voice model"]);
     assert_eq!(s.fails(&["pull", "nemotron:cloning"]).0, 2);
-    // What cannot be run is shown all the same.
-    let shown = s.json(&["show", arg(&kyutai), "--json"]);
-    assert_eq!((&shown["family"], &shown["task"]), (&"kyutai".into(), &"speech".into()));
-    assert_eq!((&shown["runs"], &shown["parameters"]), (&false.into(), &0.into()));
-    let text = String::from_utf8(s.run(&["show", arg(&kyutai)]).stdout).unwrap();
-    holds(&text, &["Kyutai TTS", "cannot run it yet"]);
+    let (code, text) = s.fails(&["show", arg(&kyutai)]);
+    assert_eq!(code, 2, "{text}");
+    holds(&text, &["cannot be run"]);
     assert_eq!(s.fails(&["show", arg(&whisper)]).0, 2);
 }
 

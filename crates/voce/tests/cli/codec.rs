@@ -121,3 +121,57 @@ fn audio_goes_through_pipes_and_any_rate_is_taken() {
     assert!(piped.status.success(), "{}", stderr(&piped));
     assert_eq!(piped.stdout.len(), said["frames"].as_u64().unwrap() as usize * 1920 * 2);
 }
+
+/// The folder of a small model of Kyutai's.
+fn kyutai(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../voce-models/tests/fixtures/kyutai").join(name)
+}
+
+#[test]
+fn mimi_encodes_and_decodes_with_some_or_all_of_its_codebooks() {
+    // A recogniser's folder, and the codec's own file and folder: all have the codec.
+    let (s, stt) = (Sandbox::new(), kyutai("stt_heads"));
+    let alone = s.out("alone");
+    std::fs::create_dir(&alone).unwrap();
+    let file = alone.join("mimi.safetensors");
+    std::fs::copy(stt.join("mimi-small@1.safetensors"), &file).unwrap();
+    std::fs::copy(stt.join("mimi_config.json"), alone.join("mimi_config.json")).unwrap();
+    let (clip, out, wav) = (stt.join("audio.wav"), s.out("codes.safetensors"), s.out("codes.wav"));
+    let (want, _) = dumped(&stt, "codes");
+    let frames = std::fs::read(&clip).unwrap()[44..].len().div_ceil(2 * 1920);
+    let want: Vec<Vec<u32>> = want.iter().map(|book| book[..frames].to_vec()).collect();
+    for model in [&stt, &alone, &file] {
+        let run = ["codec", "encode", "--model", arg(model), arg(&clip), "-o", arg(&out), "--json"];
+        let said = s.json(&run);
+        assert_eq!(codec::read_file(&out).unwrap(), want, "{}", model.display());
+        assert_eq!((said["codebooks"].as_u64(), said["frames"].as_u64()), (Some(8), Some(frames as u64)));
+        let run = ["codec", "decode", "--model", arg(model), arg(&out), "-o", arg(&wav), "--json"];
+        let said = s.json(&run);
+        assert_eq!(
+            (said["frames"].as_u64(), said["sample_rate"].as_u64()),
+            (Some(frames as u64), Some(24_000))
+        );
+        assert_eq!(std::fs::read(&wav).unwrap().len(), 44 + 2 * 1920 * frames);
+    }
+    let whole = std::fs::read(&wav).unwrap();
+    let few = ["codec", "encode", "--model", arg(&file), arg(&clip), "-o", arg(&out), "--codebooks", "3"];
+    s.run(&few);
+    assert_eq!(codec::read_file(&out).unwrap(), want[..3]);
+    // Codes of few codebooks need no flag.
+    s.run(&["codec", "decode", "--model", arg(&file), arg(&out), "-o", arg(&wav)]);
+    let fewer = std::fs::read(&wav).unwrap();
+    assert_eq!(fewer.len(), whole.len());
+    assert_ne!(fewer, whole);
+    for count in ["0", "9"] {
+        let run =
+            ["codec", "encode", "--model", arg(&file), arg(&clip), "-o", arg(&out), "--codebooks", count];
+        let (code, text) = s.fails(&run);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("this codec has 8"), "{text}");
+    }
+    // Without its configuration the published one is meant, whose eight heads this file has not.
+    std::fs::remove_file(alone.join("mimi_config.json")).unwrap();
+    std::fs::write(&file, b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    let (_, text) = s.fails(&["codec", "encode", "--model", arg(&file), arg(&clip), "-o", arg(&out)]);
+    assert!(text.contains("mimi.safetensors"), "{text}");
+}

@@ -6,11 +6,15 @@ mod bench;
 mod codec;
 mod codes;
 mod hear;
+mod kyutai;
+mod kyutai_say;
 mod models;
+mod modules;
 #[cfg(feature = "nano")]
 mod nano;
 mod sandbox;
 mod say;
 mod serve;
 mod streams;
+mod talk;
 mod voices;

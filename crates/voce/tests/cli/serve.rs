@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::sandbox::{Sandbox, arg, model};
 
 /// A running server, ended with the test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    addr: String,
+    pub(crate) addr: String,
 }
 
 impl Drop for Server {
@@ -22,7 +22,7 @@ impl Drop for Server {
     }
 }
 
-fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
+pub(crate) fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
     let mut all = vec!["serve", "--port", "0", "--json"];
     all.extend(args);
     let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -34,10 +34,15 @@ fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
     Server { child, addr }
 }
 
-fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) -> (u16, Vec<u8>) {
+pub(crate) fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) -> (u16, Vec<u8>) {
+    ask_bytes(addr, method, path, head, body.as_bytes())
+}
+
+pub(crate) fn ask_bytes(addr: &str, method: &str, path: &str, head: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(addr).unwrap();
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{head}\r\n{body}").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{head}\r\n").unwrap();
+    let _ = stream.write_all(body);
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).unwrap();
     let end = reply.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
@@ -241,12 +246,12 @@ fn settings_that_are_none() {
         (
             "authorized_ids = ['a']\n[modules.m]\ntype = 'Lm'\npath = '/api/chat'",
             &[],
-            "dialogue models are not run yet",
+            "module 'm' (Lm): missing field",
         ),
         (
             "authorized_ids = ['a']\n[modules.m]\ntype = 'BatchedAsr'\npath = '/api/asr-streaming'",
             &[],
-            "speech-to-text models are not run yet",
+            "module 'm' (BatchedAsr): missing field",
         ),
     ] {
         let (code, message) = check(text, more);

@@ -5,6 +5,7 @@
 //! file of its own.
 
 mod fastconformer;
+mod kyutai;
 pub mod pocket;
 mod qwen;
 
@@ -169,7 +170,7 @@ pub struct VoiceFiles {
     pub repo: &'static str,
     /// The commit.
     pub revision: &'static str,
-    /// The folder in the repository.
+    /// The folder in the repository; empty where names are whole paths.
     pub folder: &'static str,
     /// What follows a voice's name in its file's.
     pub suffix: &'static str,
@@ -181,7 +182,10 @@ impl VoiceFiles {
         HubFile {
             repo: RepoId::fixed(self.owner, self.repo),
             revision: self.revision.to_owned(),
-            path: format!("{}/{name}{}", self.folder, self.suffix),
+            path: match self.folder {
+                "" => format!("{name}{}", self.suffix),
+                folder => format!("{folder}/{name}{}", self.suffix),
+            },
         }
     }
 }
@@ -288,8 +292,8 @@ pub struct Shape {
 }
 
 /// The families' tables.
-const ENTRIES: [&[Entry]; 3] = [pocket::ENTRIES, qwen::ENTRIES, fastconformer::ENTRIES];
-const SHAPES: [&[Shape]; 3] = [pocket::SHAPES, qwen::SHAPES, &fastconformer::SHAPES];
+const ENTRIES: [&[Entry]; 4] = [pocket::ENTRIES, qwen::ENTRIES, fastconformer::ENTRIES, kyutai::ENTRIES];
+const SHAPES: [&[Shape]; 4] = [pocket::SHAPES, qwen::SHAPES, &fastconformer::SHAPES, kyutai::SHAPES];
 
 /// Models to use when none is named, best first.
 const PREFERRED: [(Task, &[&str]); 2] =

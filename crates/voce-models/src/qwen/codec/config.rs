@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use voce_nn::{DecoderConfig, DecoderNames};
-use voce_runtime::RopeStyle;
+use voce_runtime::{MAX_SAMPLED, RopeStyle};
 
 /// Positions that an attention window may have.
 pub const MAX_WINDOW: usize = 8192;
@@ -316,7 +316,7 @@ impl CodecDecoderConfig {
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
-            rope: RopeStyle::Halves,
+            rope: Some(RopeStyle::Halves),
             theta: self.rope_theta,
             eps: self.rms_norm_eps,
             head_norm: false,
@@ -403,6 +403,9 @@ impl CodecEncoderConfig {
         bounded(&[self.intermediate_size, self.num_residual_layers, self.dilation_growth_rate, self.hop()])?;
         if sizes.contains(&0) || self.upsampling_ratios.contains(&0) || self.upsampling_ratios.len() > 16 {
             return unsupported("a size or ratio of its encoder is zero".into());
+        }
+        if self.codebook_size > MAX_SAMPLED {
+            return unsupported(format!("codebooks of its encoder have more than {MAX_SAMPLED} entries"));
         }
         if self.audio_channels != 1 {
             return unsupported(format!("{} audio channels: only mono is known", self.audio_channels));

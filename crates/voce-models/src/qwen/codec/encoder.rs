@@ -1,13 +1,15 @@
 //! From samples to codes: what cloning in context listens with.
 
 use voce_nn::{Formats, Linear, Loader, TransformerConfig, WeightError};
-use voce_runtime::{Activation, Buffer, Exec, Format, RopeStyle};
+use voce_runtime::{Activation, Exec, Format, RopeStyle, Tokens};
 
 use super::config::{CodecConfig, CodecEncoderConfig};
 use super::names::TransformersNames;
 use super::quantizer::table;
 use crate::codec::Codes;
-use crate::mimi::{EncoderParts, MimiEncoder, PadMode, SeanetConfig, StageWatch};
+use crate::mimi::{
+    EncoderParts, MimiEncoder, PadMode, SeanetConfig, SplitQuantizerConfig, SplitSearch, StageWatch,
+};
 
 /// Seconds that are encoded at most: every position sees all before it.
 pub const MAX_ENCODED_SECONDS: usize = 600;
@@ -32,79 +34,19 @@ pub enum EncodeError {
 /// The encoder half of the codec.
 pub struct CodecEncoder {
     mimi: MimiEncoder,
-    /// The first codebooks, then the others: each part quantises what the encoder gives.
-    parts: [Part; 2],
+    search: SplitSearch,
     config: CodecConfig,
 }
 
-/// Codebooks that quantise one projection, each what those before it have left.
-struct Part {
-    proj: Option<Linear>,
-    books: Vec<Book>,
-}
-
-/// One codebook: the nearest entry of a row is that with the largest product, less half of its own square.
-struct Book {
-    scores: Linear,
-    entries: Vec<f32>,
-}
-
-impl Part {
-    fn load(l: &Loader, c: &CodecEncoderConfig, books: usize) -> Result<Self, WeightError> {
-        let (n, width) = (c.codebook_size, c.codebook_dim);
-        let proj = (width != c.hidden_size).then(|| {
-            let l = l.sub("input_proj");
-            Linear::load_with(&l, "weight", width, c.hidden_size, Format::F32, || {
-                l.tensor("weight", &[width, c.hidden_size, 1])
-            })
-        });
-        let books = (0..books).map(|i| {
-            let l = l.sub("layers").sub(i).sub("codebook");
-            let entries = table(&l, "embed_sum", n, width)?;
-            let half = |row: &[f32]| -0.5 * row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
-            let bias = entries.chunks_exact(width).map(|row| half(row) as f32).collect();
-            let scores = Linear::from_values(&l, Format::F32, n, width, &entries)?.with_bias(bias);
-            Ok(Book { scores, entries })
-        });
-        Ok(Self { proj: proj.transpose()?, books: books.collect::<Result<_, WeightError>>()? })
-    }
-
-    /// Codes of `rows` rows, appended to a list per codebook.
-    fn encode(&self, exec: &mut Exec, latents: &[f32], rows: usize, codes: &mut [Vec<u32>]) {
-        let mut x = Buffer::new(rows, latents.len() / rows);
-        x.head_mut(rows).copy_from_slice(latents);
-        if let Some(proj) = &self.proj {
-            let mut out = Buffer::new(rows, proj.matrix().outputs());
-            proj.run(exec, &x, rows, &mut out);
-            exec.fetch(&mut out, rows);
-            x = out;
-        }
-        let width = x.cols();
-        let mut scores = None;
-        for (book, codes) in self.books.iter().zip(codes) {
-            let scores = scores.get_or_insert_with(|| Buffer::new(rows, book.scores.matrix().outputs()));
-            book.scores.run(exec, &x, rows, scores);
-            exec.fetch(scores, rows);
-            for row in 0..rows {
-                let best = first_largest(scores.row(row));
-                codes.push(best as u32);
-                let entry = &book.entries[best * width..][..width];
-                x.row_mut(row).iter_mut().zip(entry).for_each(|(x, e)| *x -= e);
-            }
-            scores.discard();
-        }
-    }
-}
-
-/// The place of the largest value, the first of equal ones.
-fn first_largest(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, v) in values.iter().enumerate() {
-        if *v > values[best] {
-            best = i;
-        }
-    }
-    best
+/// The projection of a part of the quantiser; none where entries are as wide as what the encoder gives.
+fn projection(l: &Loader, c: &CodecEncoderConfig) -> Result<Option<Linear>, WeightError> {
+    let (l, width) = (l.sub("input_proj"), c.codebook_dim);
+    let load = || {
+        Linear::load_with(&l, "weight", width, c.hidden_size, Format::F32, || {
+            l.tensor("weight", &[width, c.hidden_size, 1])
+        })
+    };
+    (width != c.hidden_size).then(load).transpose()
 }
 
 impl CodecEncoder {
@@ -139,16 +81,29 @@ impl CodecEncoder {
             format: f.conv,
             kv: f.kv,
         };
-        let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS };
+        let parts = EncoderParts { seanet: &seanet, transformer, steps: STEPS, by_frames: false };
         let mimi = MimiEncoder::from_parts(&l.with_source(TransformersNames::over(l)), &parts, f)?;
         let q = l.sub("encoder.quantizer");
         let (first, all) = (c.num_semantic_quantizers, config.encoder_valid_num_quantizers);
+        let parts = ["semantic", "acoustic"].map(|part| q.sub(format!("{part}_residual_vector_quantizer")));
+        let entries = (0..all).map(|book| {
+            let (part, layer) = if book < first { (&parts[0], book) } else { (&parts[1], book - first) };
+            let l = part.sub("layers").sub(layer).sub("codebook");
+            table(&l, "embed_sum", c.codebook_size, c.codebook_dim)
+        });
+        let entries: Vec<Vec<f32>> = entries.collect::<Result<_, WeightError>>()?;
+        let sizes = SplitQuantizerConfig {
+            dimension: c.codebook_dim,
+            n_q: all,
+            first,
+            bins: c.codebook_size,
+            input_dimension: c.hidden_size,
+            output_dimension: c.hidden_size,
+        };
+        let input = [projection(&parts[0], c)?, projection(&parts[1], c)?];
         Ok(Self {
             mimi,
-            parts: [
-                Part::load(&q.sub("semantic_residual_vector_quantizer"), c, first)?,
-                Part::load(&q.sub("acoustic_residual_vector_quantizer"), c, all - first)?,
-            ],
+            search: SplitSearch::from_entries(l, sizes, input, &entries)?,
             config: config.clone(),
         })
     }
@@ -193,16 +148,20 @@ impl CodecEncoder {
         let frames = samples.len().div_ceil(self.frame_size());
         let mut state = self.mimi.state_of(FRAMES.min(frames), frames);
         let mut codes = vec![Vec::with_capacity(frames); self.codebooks()];
-        let first = self.parts[0].books.len();
+        let most = FRAMES.min(frames);
+        let mut search = self.search.state(most);
+        let mut tokens = Tokens::new(most, self.codebooks(), 0);
         for piece in samples.chunks(FRAMES * self.frame_size()) {
             // A closure of its own: the watcher's lifetime is not to be tied to one call.
             let mut again = watch.as_mut().map(|w| move |stage, rows: &[f32]| w(stage, rows));
             let again: StageWatch<'_> = again.as_mut().map(|w| w as &mut dyn FnMut(_, &[f32]));
-            let latents = self.mimi.encode_watched(exec, &mut state, piece, again).to_vec();
-            let rows = piece.len().div_ceil(self.frame_size());
-            let (semantic, acoustic) = codes.split_at_mut(first);
-            self.parts[0].encode(exec, &latents, rows, semantic);
-            self.parts[1].encode(exec, &latents, rows, acoustic);
+            self.mimi.encode_watched(exec, &mut state, piece, again);
+            let rows: Vec<usize> = (0..piece.len().div_ceil(self.frame_size())).collect();
+            self.search.search(exec, &mut search, state.latents(), &rows, &mut tokens, 0);
+            exec.fetch_tokens(&mut tokens);
+            for row in rows {
+                codes.iter_mut().zip(tokens.row(row)).for_each(|(book, code)| book.push(*code));
+            }
         }
         Ok(codes)
     }

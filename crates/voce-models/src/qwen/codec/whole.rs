@@ -1,10 +1,13 @@
 //! Both halves of the speech tokenizer as a codec by itself.
 
+use std::sync::Arc;
+
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Span};
 
-use super::{CodecConfig, CodecDecoder, CodecEncoder, MAX_ENCODED_SECONDS};
+use super::{CodecConfig, CodecDecoder, CodecEncoder, CodecVocoder, MAX_ENCODED_SECONDS};
 use crate::codec::{Codec, CodecError, CodecInfo, Codes};
+use crate::speech::{Vocoder, VocoderRoom};
 
 /// Frames that are decoded at a time.
 const GROUP: usize = 8;
@@ -12,14 +15,14 @@ const GROUP: usize = 8;
 /// A whole speech tokenizer.
 pub struct SpeechTokenizer {
     encoder: CodecEncoder,
-    decoder: CodecDecoder,
+    decoder: Arc<CodecDecoder>,
     info: CodecInfo,
 }
 
 impl SpeechTokenizer {
     /// Loads `encoder.*` and `decoder.*`.
     pub fn load(l: &Loader, config: &CodecConfig, f: Formats) -> Result<Self, WeightError> {
-        let decoder = CodecDecoder::load(l, config, f)?;
+        let decoder = Arc::new(CodecDecoder::load(l, config, f)?);
         let info = CodecInfo {
             title: "Qwen3-TTS codec",
             input_rate: config.input_sample_rate,
@@ -27,6 +30,7 @@ impl SpeechTokenizer {
             output_rate: decoder.sample_rate(),
             frame_size: decoder.frame_size(),
             codebooks: decoder.codebooks(),
+            fewest: decoder.codebooks(),
             entries: decoder.codebook_size(),
         };
         Ok(Self { encoder: CodecEncoder::load(l, config, f)?, decoder, info })
@@ -61,5 +65,9 @@ impl Codec for SpeechTokenizer {
             }
         }
         Ok(())
+    }
+
+    fn vocoder(&self, room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
+        Some(Box::new(CodecVocoder::new(self.decoder.clone(), room)))
     }
 }

@@ -385,7 +385,7 @@ impl Builder {
             && heads.is_multiple_of(kv_heads)
             && heads / kv_heads <= 2
             && self.blocks.is_multiple_of(kv_heads);
-        if !fits || !once || rows > 2 || a.causal == 0 {
+        if !fits || !once || rows > 2 || a.causal != 1 {
             return None;
         }
         let (group, each) = (heads / kv_heads, self.blocks / kv_heads);

@@ -13,6 +13,7 @@ struct AttendTask {
 #define ROPE_INTERLEAVED 1
 #define ROPE_HALVES 2
 
+// `causal` is 0, or the positions of a frame, which leave the window together.
 // `query_norm` and `key_norm` are weights of norms of heads that rows alone take on the way; 0 for none.
 struct AttendArgs {
     u64 qkv, out, cache, tasks, rope_table, rope_freqs, partials, counters, distances, content, position;

@@ -356,7 +356,8 @@ template <class T, class RING, int Q, int W> DEV void tile_rows(const AttendArgs
     const u32 i = threadIdx.x / SHARE, share = threadIdx.x % SHARE, position = t.position + i / group;
     u32 seen = t.first, end = t.end;
     if (a.causal) {
-        seen = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
+        const u32 frame_end = (position / a.causal + 1) * a.causal;
+        seen = a.window && frame_end > a.window ? min(frame_end - a.window, position) : 0;
         end = position + 1;
     }
     if (i >= queries) end = 0;

@@ -17,6 +17,27 @@ KERNEL(copy_rows, CopyRowsArgs, 256) {
     }
 }
 
+struct GuideWords {
+    u32 row, without;
+    float by;
+    u32 pad;
+};
+
+struct GuideRowsArgs {
+    u64 guides, x;
+    u32 cols, count;
+};
+
+// Rows moved away from others: blocks (row, share of the columns).
+KERNEL(guide_rows, GuideRowsArgs, 256) {
+    const u32 i = blockIdx.y * blockDim.x + threadIdx.x;
+    if (i >= a.cols) return;
+    const GuideWords g = at<const GuideWords>(a.guides)[blockIdx.x];
+    const float without = at<const float>(a.x)[(u64)g.without * a.cols + i];
+    float* value = at<float>(a.x) + (u64)g.row * a.cols + i;
+    *value = without + (*value - without) * g.by;
+}
+
 struct AddScaledArgs {
     u64 x, to, count;
     float scale;

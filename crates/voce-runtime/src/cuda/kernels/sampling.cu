@@ -14,7 +14,7 @@ struct SampleRow {
 };
 
 struct SampleArgs {
-    u64 logits, rows, tokens, history, table, next;
+    u64 logits, rows, tokens, history, table, next, spill;
     u32 stride, n, columns, column, words, table_rows, table_stride, table_bf16, dim, next_stride, first, every;
 };
 
@@ -145,7 +145,9 @@ DEV u32 limit_of(const u32* keys, const u32* weights, u32 n, u32 low, u32 high, 
 }
 
 KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
-    SHARED(u32, keys);  // [n], then as many weights where a row has a top_p
+    // [n], then as many weights where a row has a top_p; those of long rows are in memory.
+    SHARED(u32, near_keys);
+    u32* keys = a.spill ? at<u32>(a.spill) + (u64)blockIdx.x * 2 * a.n : near_keys;
     u32* weights = keys + a.n;
     __shared__ u32 counts[2][SAMPLE_WARPS], tops[SAMPLE_WARPS], floors[SAMPLE_WARPS];
     __shared__ u64 sums[2][SAMPLE_WARPS];

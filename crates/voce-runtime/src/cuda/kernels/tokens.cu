@@ -12,6 +12,32 @@ KERNEL(put_tokens, PutTokensArgs, 256) {
     at<u32>(a.tokens)[slot * a.columns + a.column + i % a.each] = at<const u32>(a.values)[i];
 }
 
+struct BranchTokensArgs {
+    u64 then, otherwise, slots, tokens;
+    u32 columns, drawn, key, column, each, count;
+};
+
+// The column of what was drawn is none of those written.
+KERNEL(branch_tokens, BranchTokensArgs, 256) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.count * a.each) return;
+    u32* row = at<u32>(a.tokens) + (u64)at<const u32>(a.slots)[i / a.each] * a.columns;
+    row[a.column + i % a.each] = at<const u32>(row[a.drawn] == a.key ? a.then : a.otherwise)[i];
+}
+
+struct MoveTokensArgs {
+    u64 moves, from, to;
+    u32 count, pad;
+};
+
+// Words by their places in both lists.
+KERNEL(move_tokens, MoveTokensArgs, 256) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.count) return;
+    const uint2 places = at<const uint2>(a.moves)[i];
+    at<u32>(a.to)[places.y] = at<const u32>(a.from)[places.x];
+}
+
 struct EmbedPart {
     u64 rows;
     u32 count, stride, column, narrow;

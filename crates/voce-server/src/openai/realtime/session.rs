@@ -12,6 +12,8 @@ use crate::openai::transcriptions::hotwords;
 
 /// Silence that ends an utterance where the client does not say.
 const SILENCE_MS: u32 = 500;
+/// Pauses that end an utterance by how eager the client is, in milliseconds.
+const EAGERNESS: [(&str, u32); 4] = [("low", 3_000), ("medium", 2_000), ("auto", 2_000), ("high", 500)];
 /// Shortest and longest silence that a client may ask for.
 const SILENCES: std::ops::RangeInclusive<u64> = 80..=60_000;
 
@@ -27,6 +29,8 @@ pub(super) struct Session {
     hotwords: Vec<(String, f32)>,
     /// Silence that ends an utterance; none where the client commits by hand.
     silence_ms: Option<u32>,
+    /// Whether the model's own guess at a pause ends an utterance, and how eagerly.
+    eagerness: Option<usize>,
     events: u64,
 }
 
@@ -41,6 +45,7 @@ impl Session {
             prompt: None,
             hotwords: Vec::new(),
             silence_ms: Some(SILENCE_MS),
+            eagerness: None,
             events: 0,
         }
     }
@@ -52,16 +57,19 @@ impl Session {
     }
 
     pub(super) fn has_vad(&self) -> bool {
-        self.silence_ms.is_some() && self.dialect != Dialect::Vllm
+        (self.silence_ms.is_some() || self.eagerness.is_some()) && self.dialect != Dialect::Vllm
     }
 
     /// What the recogniser is asked.
     pub(super) fn request(&self) -> HearRequest {
-        let silence_ms = self.silence_ms.filter(|_| self.dialect != Dialect::Vllm);
+        let finds_turns = self.dialect != Dialect::Vllm;
+        let silence_ms = self.silence_ms.filter(|_| finds_turns);
+        let pause_ms = self.eagerness.filter(|_| finds_turns).map(|i| EAGERNESS[i].1);
         HearRequest {
             language: self.language.clone(),
             hotwords: self.hotwords.clone(),
             silence_ms,
+            pause_ms,
             ..HearRequest::default()
         }
     }
@@ -123,7 +131,17 @@ impl Session {
         }
         match input.get("turn_detection") {
             None => {}
-            Some(Value::Null) => self.silence_ms = None,
+            Some(Value::Null) => (self.silence_ms, self.eagerness) = (None, None),
+            Some(detection) if detection["type"] == "semantic_vad" => {
+                let eagerness = detection["eagerness"].as_str().unwrap_or("auto");
+                let known = EAGERNESS.iter().position(|(name, _)| *name == eagerness);
+                let unknown = || {
+                    let text =
+                        format!("an eagerness of '{}': use low, medium, high or auto", short(eagerness));
+                    ServerError::bad("turn_detection", text)
+                };
+                (self.silence_ms, self.eagerness) = (None, Some(known.ok_or_else(unknown)?));
+            }
             Some(detection) => {
                 let silence = detection["silence_duration_ms"].as_u64().unwrap_or(u64::from(SILENCE_MS));
                 if !SILENCES.contains(&silence) {
@@ -132,7 +150,7 @@ impl Session {
                         format!("a silence of {silence} ms: use 80 to 60000"),
                     ));
                 }
-                self.silence_ms = Some(silence as u32);
+                (self.silence_ms, self.eagerness) = (Some(silence as u32), None);
             }
         }
         Ok(())
@@ -175,9 +193,11 @@ impl Session {
     pub(super) fn event(&mut self, what: &str, model: &str) -> Value {
         let name = format!("{}.{what}", self.dialect.session());
         let event_id = self.event_id();
-        let detection = self.silence_ms.map(|ms| {
+        let semantic = self.eagerness.map(|i| json!({"type": "semantic_vad", "eagerness": EAGERNESS[i].0}));
+        let by_silence = self.silence_ms.map(|ms| {
             json!({"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": ms})
         });
+        let detection = semantic.or(by_silence);
         let transcription = json!({
             "model": self.model.as_deref().unwrap_or(model), "language": self.language, "prompt": self.prompt.as_deref().unwrap_or_default(),
         });

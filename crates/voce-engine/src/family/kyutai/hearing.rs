@@ -1,0 +1,77 @@
+//! Kyutai's recognisers from files, and with random weights.
+
+use std::sync::Arc;
+
+use voce_models::kyutai::stt::{self, Stt, SttParts};
+use voce_models::mimi;
+use voce_nn::{Loader, Precision, Weights};
+
+use super::Files;
+use crate::EngineError;
+use crate::device::Place;
+use crate::family::{OpenedHearing, plain_tokenizer};
+use crate::lane::default_threads;
+use crate::packed;
+use crate::store::catalogue::Shape;
+use crate::store::{Store, Task};
+
+/// Opens a recogniser all of whose files are here.
+pub(in crate::family) fn open(
+    store: &Store,
+    reference: &str,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedHearing, EngineError> {
+    let files = Files::find(store, reference)?;
+    let tokenizer = files.tokenizer()?;
+    let (mimi_weights, mimi) = files.mimi.open()?;
+    if files.config.n_q > mimi.quantizer.n_q {
+        return Err(EngineError::Codebooks { asked: files.config.n_q, has: mimi.quantizer.n_q });
+    }
+    let formats = place.formats(precision)?;
+    let paths = [files.lm.clone(), files.mimi.path.clone()];
+    let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
+    let loader = |source: Arc<dyn Weights>| {
+        let mut loader = Loader::new(source);
+        if let Some(cache) = &packed {
+            loader = loader.with_cache(cache.clone());
+        }
+        place.loader(loader)
+    };
+    let lm = loader(files.weights()?);
+    let parts = SttParts {
+        config: files.config,
+        mimi,
+        tokenizer,
+        delay: None,
+        temperature: None,
+        precision,
+        formats,
+    };
+    let model = Stt::load(parts, &lm, &loader(mimi_weights), &mut place.exec(default_threads())?)?;
+    Ok(OpenedHearing { hearing: Arc::new(model), packed })
+}
+
+/// A recogniser of a published size with random weights, its codec included.
+pub(in crate::family) fn random(
+    shape: &Shape,
+    seed: u64,
+    place: &Place,
+    precision: Precision,
+) -> Result<OpenedHearing, EngineError> {
+    let (config, mimi) =
+        stt::shape(shape.name).ok_or_else(|| crate::unknown_shape(Task::Hearing, shape.name))?;
+    let loader = |source| place.loader(Loader::new(source));
+    let parts = SttParts {
+        tokenizer: plain_tokenizer(config.text_out()),
+        config,
+        mimi,
+        delay: None,
+        temperature: None,
+        precision,
+        formats: place.formats(precision)?,
+    };
+    let (lm, codec) = (loader(stt::random_weights(seed)), loader(mimi::random_weights(seed)));
+    let model = Stt::load(parts, &lm, &codec, &mut place.exec(default_threads())?)?;
+    Ok(OpenedHearing { hearing: Arc::new(model), packed: None })
+}
