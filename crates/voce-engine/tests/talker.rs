@@ -171,19 +171,13 @@ fn more_than_there_are_slots_are_refused_until_a_reader_goes() {
 #[test]
 fn a_reader_that_goes_at_once_leaves_no_slot_taken() {
     let talker = Echo::talker(1);
-    for i in 0..200 {
+    for _ in 0..200 {
+        // The slot of the round before is free.
         let (mut sender, stream) = talker.talk(&TalkRequest::default()).unwrap();
         drop(stream);
-        // The sender is still there, and is told when the slot is free.
+        // The sender is still there, and is told when its slot is.
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         while sender.poll_hung_up(&mut cx).is_pending() {
-            std::thread::yield_now();
-        }
-        assert!(
-            talker.talk(&TalkRequest::default()).is_ok_and(|(_, stream)| stream.stats().frames == 0),
-            "{i}"
-        );
-        while matches!(talker.talk(&TalkRequest::default()), Err(EngineError::Busy(_))) {
             std::thread::yield_now();
         }
     }
