@@ -3,6 +3,8 @@
 //! What a step draws stands in a slot's tokens and is what its next step sees. Callers that know better write over it
 //! in between: by [`FrameState::give`], or, for text that depends on the draw itself, by a [`Branch`].
 
+use std::time::Instant;
+
 use voce_nn::{CrossState, Formats, Loader, WeightError};
 use voce_runtime::cuda::CudaError;
 use voce_runtime::{BranchOp, Exec, KvCache, SampleOp, SampleRow, Sampling, Span, TokenMove, Tokens};
@@ -63,6 +65,7 @@ pub struct FrameState {
     depth: DepthState,
     /// Steps that each slot has had.
     steps: Vec<u32>,
+    halfway: Instant,
 }
 
 impl FrameLm {
@@ -94,7 +97,12 @@ impl FrameLm {
 
     /// State of `slots` streams side by side.
     pub fn state(&self, slots: usize) -> FrameState {
-        FrameState { lm: self.lm.state(slots), depth: self.depth.state(slots), steps: vec![0; slots] }
+        FrameState {
+            lm: self.lm.state(slots),
+            depth: self.depth.state(slots),
+            steps: vec![0; slots],
+            halfway: Instant::now(),
+        }
     }
 
     /// State of `slots` streams that look at up to `sources` sources of `positions` rows.
@@ -156,6 +164,7 @@ impl FrameLm {
             watch(0, &live, state.lm.logits(exec, live.len()));
         }
         self.draw_text(exec, state, &live, rows, draws_text);
+        state.halfway = Instant::now();
         let draws = self.draws();
         let audio: Vec<DepthRow> = speak
             .iter()
@@ -242,6 +251,11 @@ impl FrameState {
             Some(cross) => exec.reserve_cache(&mut cross.cache),
             None => Ok(()),
         }
+    }
+
+    /// When the last step on the host had drawn its text.
+    pub fn halfway(&self) -> Instant {
+        self.halfway
     }
 
     /// Puts what a source gave to all layers into one of the state's.

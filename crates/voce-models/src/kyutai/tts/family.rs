@@ -43,7 +43,7 @@ const CONTROL: (&str, &str) = ("control", "ok");
 
 /// Names of the stages.
 pub(super) const BACKBONE: &str = "backbone";
-const DEPTH: &str = "depth";
+pub(super) const DEPTH: &str = "depth";
 const CODEC: &str = "codec";
 
 /// What a model that speaks is made of.
