@@ -7,8 +7,8 @@ mod qwen_codec;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qwen_codec::{Case, check, snr};
-use voce_models::qwen::codec::CodecVocoder;
-use voce_models::speech::{Frame, Vocoder as _, VocoderRoom};
+use voce_models::qwen::codec::CodecCodes;
+use voce_models::speech::{Frame, SlotVocoder, Vocoder as _, VocoderRoom};
 use voce_nn::Precision;
 use voce_runtime::Span;
 
@@ -78,7 +78,7 @@ fn a_vocoder_reserves_what_its_steps_need() {
     let decoder = Arc::new(case.decoder());
     let (codes, books) = (case.codes("dec/codes"), decoder.codebooks());
     let room = VocoderRoom { slots: 2, frames: 3, slot_frames: 2 };
-    let mut vocoder = CodecVocoder::new(decoder.clone(), room);
+    let mut vocoder = SlotVocoder::new(CodecCodes(decoder.clone()), room);
     assert_eq!(vocoder.reserve(&mut exec).unwrap().missing, 0);
     let held = exec.held_memory();
     vocoder.warm(&mut exec);

@@ -22,5 +22,5 @@ pub use names::published;
 pub use quantizer::{Codebooks, LookupState, SearchState, SplitLookup, SplitSearch};
 pub use random::random_weights;
 pub use tokenizer::{MimiTokenizer, MimiTokenizerState};
-pub use vocoder::MimiVocoder;
+pub use vocoder::MimiCodes;
 pub use whole::{MAX_MIMI_SECONDS, Mimi};

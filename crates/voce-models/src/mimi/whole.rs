@@ -10,9 +10,9 @@ use super::kyutai_config::KyutaiMimiConfig;
 use super::names::published;
 use super::quantizer::{Codebooks, SplitLookup};
 use super::tokenizer::MimiTokenizer;
-use super::vocoder::MimiVocoder;
+use super::vocoder::MimiCodes;
 use crate::codec::{Codec, CodecError, CodecInfo, Codes};
-use crate::speech::{Vocoder, VocoderRoom};
+use crate::speech::{SlotVocoder, Vocoder, VocoderRoom};
 
 /// Frames that go through at a time: enough rows for each reading of the weights, few enough for the caches.
 const GROUP: usize = 8;
@@ -146,6 +146,6 @@ impl Codec for Mimi {
     }
 
     fn vocoder(&self, room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
-        Some(Box::new(MimiVocoder::new(self.decoder.clone(), room)))
+        Some(Box::new(SlotVocoder::new(MimiCodes(self.decoder.clone()), room)))
     }
 }

@@ -10,12 +10,12 @@ use super::config::PocketConfig;
 use super::flow_lm::FlowLm;
 use super::script::PocketScript;
 use super::synth::{Defaults, PocketSynth};
-use super::vocoder::PocketVocoder;
+use super::vocoder::Latents;
 use super::voice::{Voice as Past, VoiceEncoder};
 use crate::mimi::MimiDecoder;
 use crate::speech::{
-    MODEL_TOKENS, Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder, VocoderRoom, Voice,
-    VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
+    MODEL_TOKENS, Script, SlotVocoder, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
+    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
 };
 use crate::stage::{Per, StageInfo};
 
@@ -164,7 +164,7 @@ impl Speech for Pocket {
     }
 
     fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder> {
-        Box::new(PocketVocoder::new(self.decoder.clone(), room))
+        Box::new(SlotVocoder::new(Latents(self.decoder.clone()), room))
     }
 
     fn count_tokens(&self, text: &str) -> usize {

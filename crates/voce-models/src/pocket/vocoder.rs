@@ -2,60 +2,40 @@
 
 use std::sync::Arc;
 
-use voce_runtime::cuda::Reserved;
-use voce_runtime::{Exec, RuntimeError, Span};
+use voce_runtime::{Exec, Span};
 
 use crate::mimi::{MimiDecoder, MimiDecoderState};
-use crate::speech::{Frame, Vocoder, VocoderRoom, Voice};
+use crate::speech::{Frame, SlotDecoder, VocoderRoom};
 
-/// Slots of a decoder.
-pub(super) struct PocketVocoder {
-    decoder: Arc<MimiDecoder>,
-    state: MimiDecoderState,
-    room: VocoderRoom,
-    latents: Vec<f32>,
-}
+/// A decoder of latents.
+pub(super) struct Latents(pub Arc<MimiDecoder>);
 
-impl PocketVocoder {
-    pub(super) fn new(decoder: Arc<MimiDecoder>, room: VocoderRoom) -> Self {
-        let state = decoder.state_for(room.slots, room.frames, room.slot_frames);
-        Self { decoder, state, room, latents: Vec::new() }
+impl SlotDecoder for Latents {
+    type State = MimiDecoderState;
+    type Value = f32;
+
+    fn state(&self, room: VocoderRoom) -> MimiDecoderState {
+        self.0.state_for(room.slots, room.frames, room.slot_frames)
     }
 
-    /// Frames of silence for each of `spans`.
-    fn silence(&mut self, exec: &mut Exec, spans: &[Span]) {
-        let frames: usize = spans.iter().map(|s| s.rows).sum();
-        self.latents.clear();
-        self.latents.resize(frames * self.decoder.latent_dim(), 0.0);
-        spans.iter().for_each(|s| self.state.reset(s.slot));
-        self.decoder.decode(exec, &mut self.state, spans, &self.latents);
-    }
-}
-
-impl Vocoder for PocketVocoder {
-    fn reserve(&mut self, exec: &mut Exec) -> Result<Reserved, RuntimeError> {
-        let spans = self.room.largest();
-        Ok(exec.rehearse(|exec| (0..2).for_each(|_| self.silence(exec, &spans)))?)
+    fn blank(&self) -> (f32, usize) {
+        (0.0, self.0.latent_dim())
     }
 
-    fn start(&mut self, _exec: &mut Exec, slot: usize, _voice: Option<&Voice>) {
-        self.state.reset(slot);
+    fn take(&self, frame: &Frame, values: &mut Vec<f32>) {
+        let Frame::Latent(latent) = frame else { unreachable!("frames of another family's synth") };
+        values.extend_from_slice(latent);
     }
 
-    fn step(&mut self, exec: &mut Exec, spans: &[Span], frames: &[Frame]) {
-        self.latents.clear();
-        for frame in frames {
-            let Frame::Latent(latent) = frame else { unreachable!("frames of another family's synth") };
-            self.latents.extend_from_slice(latent);
-        }
-        self.decoder.begin_decode(exec, &mut self.state, spans, &self.latents);
+    fn reset(&self, state: &mut MimiDecoderState, slot: usize) {
+        state.reset(slot);
     }
 
-    fn fetch(&mut self, exec: &mut Exec) -> &[f32] {
-        self.decoder.finish_decode(exec, &mut self.state)
+    fn begin(&self, exec: &mut Exec, state: &mut MimiDecoderState, spans: &[Span], latents: &[f32]) {
+        self.0.begin_decode(exec, state, spans, latents);
     }
 
-    fn warm(&mut self, exec: &mut Exec) {
-        self.silence(exec, &[Span { slot: 0, rows: 1 }]);
+    fn finish<'s>(&self, exec: &mut Exec, state: &'s mut MimiDecoderState) -> &'s [f32] {
+        self.0.finish_decode(exec, state)
     }
 }

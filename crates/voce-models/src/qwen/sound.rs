@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
 
-use super::codec::{CodecConfig, CodecDecoder, CodecEncoder, CodecVocoder};
+use super::codec::{CodecCodes, CodecConfig, CodecDecoder, CodecEncoder};
 use super::config::{ConfigError, QwenConfig, Variant};
 use super::speaker::{SpeakerConfig, SpeakerEncoder};
-use crate::speech::{Vocoder, VocoderRoom, VoiceError};
+use crate::speech::{SlotVocoder, Vocoder, VocoderRoom, VoiceError};
 
 /// A loaded codec, and what cloning needs, which is loaded when somebody first clones a voice.
 pub struct Sound {
@@ -69,7 +69,7 @@ impl Sound {
     }
 
     pub(super) fn vocoder(&self, room: VocoderRoom) -> Box<dyn Vocoder> {
-        Box::new(CodecVocoder::new(self.decoder.clone(), room))
+        Box::new(SlotVocoder::new(CodecCodes(self.decoder.clone()), room))
     }
 
     /// The codes of a recording, frame by frame.

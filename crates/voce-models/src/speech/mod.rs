@@ -3,6 +3,7 @@
 //! A family implements [`Speech`] over its weights. What a lane's slots hold between two steps is the [`Synth`]'s
 //! (text to frames) and the [`Vocoder`]'s (frames to samples); the engine owns the threads, the slots and the streams.
 
+mod decoder;
 mod request;
 mod voice;
 
@@ -15,6 +16,7 @@ use voce_text::TextError;
 
 use crate::stage::StageInfo;
 
+pub use decoder::{SlotDecoder, SlotVocoder};
 pub use request::{
     FineSampling, MAX_FRAMES, MAX_PENALTY, MAX_STEPS, MAX_TOKENS, MAX_TOP_K, MODEL_TOKENS, SpeakRequest,
     TextMode, VoiceChoice,

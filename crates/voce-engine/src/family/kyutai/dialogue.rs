@@ -5,14 +5,13 @@ use std::sync::Arc;
 use voce_models::kyutai::moshi::{Moshi, MoshiParts};
 use voce_models::kyutai::{dialogue_shape, random_weights};
 use voce_models::mimi::{self, Mimi};
-use voce_nn::{Loader, Precision, Weights};
+use voce_nn::{Loader, Precision};
 
 use super::Files;
 use crate::EngineError;
 use crate::device::Place;
 use crate::family::{OpenedDialogue, plain_tokenizer};
 use crate::lane::default_threads;
-use crate::packed;
 use crate::store::catalogue::Shape;
 use crate::store::{Store, Task};
 
@@ -25,32 +24,15 @@ pub(in crate::family) fn open(
 ) -> Result<OpenedDialogue, EngineError> {
     let files = Files::find(store, reference)?;
     let tokenizer = files.tokenizer()?;
-    let (codec, mimi) = files.mimi.open()?;
     // The codec hears what is given and says what is drawn.
     let codebooks = files.config.given().max(files.config.dep_q);
-    if codebooks > mimi.quantizer.n_q {
-        return Err(EngineError::Codebooks { asked: codebooks, has: mimi.quantizer.n_q });
-    }
     let formats = place.formats(precision)?;
-    let paths = [files.lm.clone(), files.mimi.path.clone()];
-    let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
-    let loader = |source: Arc<dyn Weights>| {
-        let mut loader = Loader::new(source);
-        if let Some(cache) = &packed {
-            loader = loader.with_cache(cache.clone());
-        }
-        place.loader(loader)
-    };
-    let lm = loader(files.weights()?);
-    let parts = MoshiParts {
-        mimi: Mimi::load(&loader(codec), &mimi, codebooks, formats)?,
-        config: files.config,
-        tokenizer,
-        formats,
-    };
+    let from = files.sources(store, place, formats, codebooks)?;
+    let mimi = Mimi::load(&from.codec, &from.mimi, codebooks, formats)?;
+    let parts = MoshiParts { mimi, config: files.config, tokenizer, formats };
     let silent = || EngineError::NotYet { id: reference.to_owned(), title: "dialogue model without a voice" };
-    let model = Moshi::load(&mut place.exec(default_threads())?, &lm, parts)?.ok_or_else(silent)?;
-    Ok(OpenedDialogue { dialogue: Arc::new(model), packed })
+    let model = Moshi::load(&mut place.exec(default_threads())?, &from.lm, parts)?.ok_or_else(silent)?;
+    Ok(OpenedDialogue { dialogue: Arc::new(model), packed: from.packed })
 }
 
 /// A dialogue model of a published size with random weights, its codec included.

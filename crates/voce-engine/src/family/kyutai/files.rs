@@ -9,10 +9,12 @@ use serde_json::Value;
 use voce_models::kyutai::KyutaiConfig;
 use voce_models::mimi::{KyutaiMimiConfig, published};
 use voce_nn::weights::{SafetensorsFile, ShardedSafetensors};
-use voce_nn::{Loader, Weights};
+use voce_nn::{Formats, Loader, PackedCache, Weights};
 use voce_text::Tokenizer;
 
 use crate::EngineError;
+use crate::device::Place;
+use crate::packed;
 use crate::store::Store;
 
 /// Largest configuration read.
@@ -33,6 +35,14 @@ pub(in crate::family) struct Files {
     pub mimi: MimiFile,
     /// The tokeniser of the text.
     pub tokenizer: PathBuf,
+}
+
+/// Weights of a language model and of its codec, and the matrices of them that are kept packed.
+pub(in crate::family) struct Sources {
+    pub lm: Loader,
+    pub codec: Loader,
+    pub mimi: KyutaiMimiConfig,
+    pub packed: Option<Arc<PackedCache>>,
 }
 
 /// The codec's file, and its configuration where one lies beside it.
@@ -82,6 +92,30 @@ impl Files {
         };
         let mimi = MimiFile { path: there(mimi)?, config: beside };
         Ok(Self { lm: there(lm)?, mimi, tokenizer: there(tokenizer)?, folder, config })
+    }
+
+    /// Where the weights of the language model and of its codec, of which it needs this many codebooks, are loaded from.
+    pub(in crate::family) fn sources(
+        &self,
+        store: &Store,
+        place: &Place,
+        formats: Formats,
+        codebooks: usize,
+    ) -> Result<Sources, EngineError> {
+        let (codec, mimi) = self.mimi.open()?;
+        if codebooks > mimi.quantizer.n_q {
+            return Err(EngineError::Codebooks { asked: codebooks, has: mimi.quantizer.n_q });
+        }
+        let paths = [self.lm.clone(), self.mimi.path.clone()];
+        let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
+        let loader = |source: Arc<dyn Weights>| {
+            let loader = Loader::new(source);
+            place.loader(match &packed {
+                Some(cache) => loader.with_cache(cache.clone()),
+                None => loader,
+            })
+        };
+        Ok(Sources { lm: loader(self.weights()?), codec: loader(codec), mimi, packed })
     }
 
     /// The language model's weights.

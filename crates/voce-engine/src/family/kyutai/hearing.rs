@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use voce_models::kyutai::stt::{self, Stt, SttParts};
 use voce_models::mimi;
-use voce_nn::{Loader, Precision, Weights};
+use voce_nn::{Loader, Precision};
 
 use super::Files;
 use crate::EngineError;
 use crate::device::Place;
 use crate::family::{OpenedHearing, plain_tokenizer};
 use crate::lane::default_threads;
-use crate::packed;
 use crate::store::catalogue::Shape;
 use crate::store::{Store, Task};
 
@@ -24,32 +23,19 @@ pub(in crate::family) fn open(
 ) -> Result<OpenedHearing, EngineError> {
     let files = Files::find(store, reference)?;
     let tokenizer = files.tokenizer()?;
-    let (mimi_weights, mimi) = files.mimi.open()?;
-    if files.config.n_q > mimi.quantizer.n_q {
-        return Err(EngineError::Codebooks { asked: files.config.n_q, has: mimi.quantizer.n_q });
-    }
     let formats = place.formats(precision)?;
-    let paths = [files.lm.clone(), files.mimi.path.clone()];
-    let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
-    let loader = |source: Arc<dyn Weights>| {
-        let mut loader = Loader::new(source);
-        if let Some(cache) = &packed {
-            loader = loader.with_cache(cache.clone());
-        }
-        place.loader(loader)
-    };
-    let lm = loader(files.weights()?);
+    let from = files.sources(store, place, formats, files.config.n_q)?;
     let parts = SttParts {
         config: files.config,
-        mimi,
+        mimi: from.mimi,
         tokenizer,
         delay: None,
         temperature: None,
         precision,
         formats,
     };
-    let model = Stt::load(parts, &lm, &loader(mimi_weights), &mut place.exec(default_threads())?)?;
-    Ok(OpenedHearing { hearing: Arc::new(model), packed })
+    let model = Stt::load(parts, &from.lm, &from.codec, &mut place.exec(default_threads())?)?;
+    Ok(OpenedHearing { hearing: Arc::new(model), packed: from.packed })
 }
 
 /// A recogniser of a published size with random weights, its codec included.

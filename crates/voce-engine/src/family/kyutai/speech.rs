@@ -8,14 +8,13 @@ use std::sync::Arc;
 use voce_models::kyutai::tts::{KyutaiTts, TtsParts};
 use voce_models::kyutai::{ModelId, random_weights, speech_shape};
 use voce_models::mimi::{self, Mimi};
-use voce_nn::{Loader, Precision, Weights};
+use voce_nn::{Loader, Precision};
 
 use super::Files;
 use crate::EngineError;
 use crate::device::Place;
 use crate::family::{OpenedSpeech, Shelf, plain_tokenizer};
 use crate::lane::default_threads;
-use crate::packed;
 use crate::store::catalogue::Shape;
 use crate::store::{Store, Task};
 
@@ -34,22 +33,9 @@ pub(in crate::family) fn open(
     let files = Files::find(store, reference)?;
     let located = store.find(reference)?;
     let tokenizer = files.tokenizer()?;
-    let (codec, mimi) = files.mimi.open()?;
     let codebooks = files.config.n_q;
-    if codebooks > mimi.quantizer.n_q {
-        return Err(EngineError::Codebooks { asked: codebooks, has: mimi.quantizer.n_q });
-    }
     let formats = place.formats(precision)?;
-    let paths = [files.lm.clone(), files.mimi.path.clone()];
-    let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
-    let loader = |source: Arc<dyn Weights>| {
-        let mut loader = Loader::new(source);
-        if let Some(cache) = &packed {
-            loader = loader.with_cache(cache.clone());
-        }
-        place.loader(loader)
-    };
-    let lm = loader(files.weights()?);
+    let from = files.sources(store, place, formats, codebooks)?;
     let mut shelf =
         Shelf { default: located.entry.and_then(|e| Some(e.voices?.default.to_owned())), ..Shelf::default() };
     voices_in(&files.folder.join(VOICES), "", files.config.model_id.as_ref(), 0, &mut shelf.files);
@@ -62,11 +48,11 @@ pub(in crate::family) fn open(
     }
     let languages =
         located.entry.map_or_else(Vec::new, |e| e.languages.iter().map(|l| (*l).to_owned()).collect());
-    let mimi = Mimi::load(&loader(codec), &mimi, codebooks, formats)?;
+    let mimi = Mimi::load(&from.codec, &from.mimi, codebooks, formats)?;
     let parts = TtsParts { config: files.config, tokenizer, mimi, formats, languages };
     let silent = || EngineError::NotYet { id: reference.to_owned(), title: "speech model without a voice" };
-    let model = KyutaiTts::load(&mut place.exec(default_threads())?, &lm, parts)?.ok_or_else(silent)?;
-    Ok(OpenedSpeech { speech: Arc::new(model), shelf, packed })
+    let model = KyutaiTts::load(&mut place.exec(default_threads())?, &from.lm, parts)?.ok_or_else(silent)?;
+    Ok(OpenedSpeech { speech: Arc::new(model), shelf, packed: from.packed })
 }
 
 /// A model of a published size with random weights, its codec included.

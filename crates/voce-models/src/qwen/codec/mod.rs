@@ -17,5 +17,5 @@ pub use config::{
 pub use decoder::{CodecDecoder, CodecDecoderState, DecoderStage, DecoderWatch};
 pub use encoder::{CodecEncoder, EncodeError, MAX_ENCODED_SECONDS};
 pub use random::random_weights;
-pub use vocoder::CodecVocoder;
+pub use vocoder::CodecCodes;
 pub use whole::SpeechTokenizer;

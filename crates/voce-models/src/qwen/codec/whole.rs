@@ -5,9 +5,9 @@ use std::sync::Arc;
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Span};
 
-use super::{CodecConfig, CodecDecoder, CodecEncoder, CodecVocoder, MAX_ENCODED_SECONDS};
+use super::{CodecCodes, CodecConfig, CodecDecoder, CodecEncoder, MAX_ENCODED_SECONDS};
 use crate::codec::{Codec, CodecError, CodecInfo, Codes};
-use crate::speech::{Vocoder, VocoderRoom};
+use crate::speech::{SlotVocoder, Vocoder, VocoderRoom};
 
 /// Frames that are decoded at a time.
 const GROUP: usize = 8;
@@ -68,6 +68,6 @@ impl Codec for SpeechTokenizer {
     }
 
     fn vocoder(&self, room: VocoderRoom) -> Option<Box<dyn Vocoder>> {
-        Some(Box::new(CodecVocoder::new(self.decoder.clone(), room)))
+        Some(Box::new(SlotVocoder::new(CodecCodes(self.decoder.clone()), room)))
     }
 }

@@ -298,7 +298,7 @@ impl Builder {
             );
             draft.input[r] = Some(self.read(from, k, true)?);
             if a.store.store == 1 {
-                draft.old[r] = Some(self.read(to, n, false)?);
+                draft.old[r] = Some(self.rows.own(to, n, self.draws)?);
             }
         }
         for r in 0..rows {
@@ -499,5 +499,105 @@ impl Builder {
             blank: self.blank,
             remembers: self.remembers,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::driver::Shape;
+    use crate::cuda::linear::{NORM_RMS, NormArgs, StoreArgs};
+
+    const BLOCKS: usize = 4;
+    const SHARED: usize = 227 << 10;
+    const X: Address = 0x10000;
+    const Y: Address = 0x20000;
+
+    /// A product of one row from one place to another; `adds` to what is there.
+    fn product(x: Address, out: Address, n: u32, k: u32, adds: bool) -> RowArgs {
+        let norm = match adds {
+            true => NormArgs::default(),
+            false => NormArgs { kind: NORM_RMS, weight: 0x900, eps: 1e-6, ..NormArgs::default() },
+        };
+        let store = StoreArgs {
+            out,
+            bias: 0,
+            gate: 0,
+            out_stride: n,
+            gate_stride: 0,
+            act: 0,
+            store: u32::from(adds),
+        };
+        RowArgs {
+            norm,
+            store,
+            x,
+            w: 0x100_0000,
+            k,
+            n,
+            pitch: k / 8,
+            share: 1,
+            slices: 1,
+            gated: 0,
+            rows: 1,
+            x_stride: k,
+        }
+    }
+
+    fn record(ops: &[RowArgs]) -> (Vec<Command>, Vec<u8>) {
+        let (mut commands, mut args) = (Vec::new(), Vec::new());
+        for op in ops {
+            let len = size_of::<RowArgs>();
+            let shape = Shape { grid: [1, 1, 1], block: 512, shared: 0 };
+            commands.push(Command::Launch { kernel: program::ROW_BF16.id(), shape, args: args.len(), len });
+            // SAFETY: arguments have no padding.
+            args.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(std::ptr::from_ref(op).cast::<u8>(), len)
+            });
+        }
+        (commands, args)
+    }
+
+    /// Layers of two products: out of the stream, and back into it.
+    fn layers(count: usize) -> Vec<RowArgs> {
+        let layer = [product(X, Y, 512, 1024, false), product(Y, X, 1024, 512, true)];
+        std::iter::repeat_n(layer, count).flatten().collect()
+    }
+
+    #[test]
+    fn a_run_of_products_becomes_one_program() {
+        let (commands, args) = record(&layers(5));
+        let plans = plans(&commands, &args, BLOCKS, SHARED);
+        let [(range, plan)] = &plans[..] else { panic!("{plans:?}") };
+        assert_eq!((range.clone(), plan.phases.len()), (0..10, 10));
+        let [first, second, third, ..] = &plan.phases[..] else { panic!("ten phases") };
+        // The stream is in memory at first, and exchanged from then on.
+        assert_eq!((first.input[0].at, first.input[0].how & 3), (X, 0));
+        assert_eq!((second.old[0].at, second.old[0].how & 3), (X, 0));
+        assert_eq!((second.input[0].how & 3, second.input[0]), (1, first.out[0]));
+        assert_eq!((third.input[0].how & 3, third.input[0]), (1, second.out[0]));
+        assert_eq!(plan.phases[3].old[0], second.out[0]);
+        assert_ne!(plan.phases[3].out[0].area, second.out[0].area, "two places in turn");
+        assert_eq!((first.segments, first.add, second.add, first.norm), (1, 0, 1, 0x900));
+        assert_eq!(first.nap, third.nap, "the same exchange");
+        assert_ne!(first.nap, second.nap);
+        // A row of 512 fills half of a chunk.
+        assert!(plan.blank && plan.slots == SLOTS);
+    }
+
+    #[test]
+    fn what_cannot_be_planned_ends_a_run() {
+        let few = record(&layers(3));
+        assert!(plans(&few.0, &few.1, BLOCKS, SHARED).is_empty(), "not worth it");
+        let whole = record(&layers(5));
+        assert!(plans(&whole.0, &whole.1, 128, SHARED).is_empty(), "fewer outputs than blocks have");
+        assert!(plans(&whole.0, &whole.1, BLOCKS, 64 << 10).is_empty(), "no room for a ring");
+        let mut ops = layers(5);
+        ops.insert(4, product(X, Y, 512, 1000, false));
+        ops.extend(layers(4));
+        let (commands, args) = record(&ops);
+        let found: Vec<Range<usize>> =
+            plans(&commands, &args, BLOCKS, SHARED).into_iter().map(|p| p.0).collect();
+        assert_eq!(found, [5..19]);
     }
 }

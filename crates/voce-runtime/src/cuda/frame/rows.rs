@@ -93,6 +93,16 @@ impl Rows {
         Some(Version { row, number })
     }
 
+    /// The newest version of a row, of which every block reads what it will write itself.
+    pub(super) fn own(&mut self, at: Address, len: usize, draws: usize) -> Option<Version> {
+        let row = self.row(at, len)?;
+        let number = self.rows[row].versions.len() - 1;
+        match self.rows[row].versions[number] {
+            Source::Table(table) if table.draw != draws => None,
+            _ => Some(Version { row, number }),
+        }
+    }
+
     /// A new version of a row, which all blocks make in `phase`; none where somebody could still read what is overwritten.
     pub(super) fn write(&mut self, at: Address, len: usize, phase: usize) -> Option<Version> {
         let row = self.row(at, len)?;
