@@ -598,6 +598,6 @@ mod tests {
         let (commands, args) = record(&ops);
         let found: Vec<Range<usize>> =
             plans(&commands, &args, BLOCKS, SHARED).into_iter().map(|p| p.0).collect();
-        assert_eq!(found, [5..19]);
+        assert_eq!(found, std::slice::from_ref(&(5..19)));
     }
 }
