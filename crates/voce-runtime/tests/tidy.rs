@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What each crate may depend on, lowest first. Arrows point down only.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("voce-runtime", &[]),
     ("voce-nn", &["voce-runtime"]),
     ("voce-text", &[]),
@@ -28,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
         ],
     ),
     ("voce-c", &["voce-engine", "voce-nano"]),
+    ("voce-python", &["voce-runtime", "voce-audio", "voce-engine", "voce-nano", "voce"]),
 ];
 
 /// Crates that may use `unsafe`, with a SAFETY line for each block: kernels, and the boundary to C.
