@@ -21,7 +21,7 @@ use dialect::Dialect;
 use event::Event;
 use session::Session;
 
-/// Commits that wait for their text; a client that has so many out is heard again when one is complete.
+/// Most commits that wait for their text; a client at this limit is heard again when one is complete.
 const MAX_COMMITS: usize = 32;
 
 /// Upgrades a connection, unless it wants another kind of session.
