@@ -36,6 +36,7 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(state.mounted(uri.path()))?.clone();
+    state.before_upgrade(ear.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, ear).await
