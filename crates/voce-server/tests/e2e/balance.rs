@@ -1,10 +1,14 @@
 //! Beside other machines: a balancer is told how much room there is, and one without room says so before an upgrade.
 
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use futures_util::SinkExt as _;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::Error;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use voce_server::ServerOptions;
 use voce_server::ears::NullEars;
 
@@ -84,4 +88,81 @@ async fn without_that_setting_the_socket_is_told() {
     let mut third = server.socket(LISTEN).await;
     assert_eq!(third.next_json().await["err_code"], "busy");
     assert_eq!(third.closed().await.0, 1013);
+}
+
+/// HAProxy with the project's own configuration in front of two servers; `None` where it is not installed.
+struct Balancer(Child, SocketAddr);
+
+impl Balancer {
+    async fn start(one: &Running, two: &Running) -> Option<Self> {
+        // A port that was free a moment ago.
+        let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = Command::new("haproxy");
+        let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/haproxy/haproxy.cfg");
+        command.args(["-db", "-f", config]).env("VOCE_LISTEN", at.to_string());
+        for (name, server) in [("ONE", one), ("TWO", two)] {
+            let agent = server.agent.unwrap();
+            command.env(format!("VOCE_{name}"), server.addr.to_string());
+            command.env(format!("VOCE_{name}_AGENT_HOST"), agent.ip().to_string());
+            command.env(format!("VOCE_{name}_AGENT_PORT"), agent.port().to_string());
+        }
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let mut this = Self(child, at);
+        while TcpStream::connect(at).await.is_err() {
+            assert!(this.0.try_wait().unwrap().is_none(), "haproxy has ended: {config}");
+            tokio::task::yield_now().await;
+        }
+        Some(this)
+    }
+
+    async fn socket(&self) -> Result<WebSocketStream<MaybeTlsStream<TcpStream>>, Error> {
+        connect_async(format!("ws://{}{LISTEN}", self.1)).await.map(|(socket, _)| socket)
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn haproxy_goes_to_the_machine_that_has_room() {
+    let options = || ServerOptions {
+        agent: Some("127.0.0.1:0".parse().unwrap()),
+        refuse_upgrades: true,
+        ..ServerOptions::default()
+    };
+    let (mut one, mut two) = (start(options()).await, start(options()).await);
+    let Some(balancer) = Balancer::start(&one, &two).await else {
+        return eprintln!("skipped: haproxy is not installed");
+    };
+    // Four slots on two machines are four streams, whichever machine is asked first.
+    let mut streams = Vec::new();
+    for taken in 1..=4 {
+        let mut socket = balancer.socket().await.unwrap();
+        socket.send(Message::binary(vec![0; 640])).await.unwrap();
+        streams.push(socket);
+        while one.metric(ACTIVE).await + two.metric(ACTIVE).await < f64::from(taken) {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!((one.metric(ACTIVE).await, two.metric(ACTIVE).await), (2.0, 2.0));
+    match balancer.socket().await {
+        Err(Error::Http(response)) => assert_eq!(response.status(), 503),
+        other => panic!("{other:?}"),
+    }
+    drop(streams);
+    one.until(ACTIVE, 0.0).await;
+    two.until(ACTIVE, 0.0).await;
+    // A machine on its way out is not asked any more: it answers 503 and the next one takes the stream.
+    one.stop();
+    one.gone().await;
+    let mut socket = balancer.socket().await.unwrap();
+    socket.send(Message::binary(vec![0; 640])).await.unwrap();
+    two.until(ACTIVE, 1.0).await;
+    drop(balancer);
+    two.stop();
+    two.gone().await;
 }
