@@ -88,6 +88,7 @@ pub(crate) async fn connect(
         normalize: query.get("normalize").map(|_| query.is_on("normalize")),
         ..Ask::default()
     };
+    state.before_upgrade(mouth.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, mouth, ask, shape).await
