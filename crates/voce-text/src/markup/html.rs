@@ -37,14 +37,14 @@ const PARTS: [&str; 24] = [
     "address",
 ];
 /// Tags that are left out and say nothing.
-const OTHERS: [&str; 81] = [
+const OTHERS: [&str; 84] = [
     "html", "head", "body", "main", "nav", "aside", "span", "a", "b", "i", "u", "s", "em", "strong", "small",
     "sub", "sup", "mark", "del", "ins", "code", "kbd", "samp", "var", "q", "cite", "abbr", "time", "ul",
     "ol", "dl", "table", "thead", "tbody", "tfoot", "td", "th", "colgroup", "col", "img", "picture",
     "source", "figure", "video", "audio", "iframe", "canvas", "svg", "path", "g", "script", "style",
     "noscript", "template", "form", "input", "button", "label", "select", "textarea", "fieldset", "legend",
     "details", "font", "center", "strike", "big", "tt", "br", "hr", "wbr", "link", "meta", "bdi", "bdo",
-    "ruby", "rt", "rp", "speak", "prosody", "emphasis",
+    "ruby", "rt", "rp", "speak", "prosody", "emphasis", "say-as", "phoneme", "voice",
 ];
 /// Tags whose contents are left out as well.
 const SILENT: [&str; 4] = ["script", "style", "template", "noscript"];
@@ -115,6 +115,14 @@ impl MarkupStream {
         if !inside.starts_with(|letter: char| letter.is_ascii_alphabetic() || "/!".contains(letter)) {
             return None;
         }
+        // A name that is none does not wait for its end.
+        if inside
+            .trim_start_matches('/')
+            .split_once(char::is_whitespace)
+            .is_some_and(|(name, _)| !is_known(name))
+        {
+            return None;
+        }
         let limit = boundary(inside, MAX_TAG);
         let close = match inside[..limit].find(['>', '<']) {
             Some(at) if inside[at..].starts_with('>') => at,
@@ -128,7 +136,8 @@ impl MarkupStream {
         }
         let closes = body.starts_with('/');
         let named = body.trim_start_matches('/');
-        let end = named.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(named.len());
+        let end = named.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+        let end = end.unwrap_or(named.len());
         let (name, attributes) = (named[..end].to_ascii_lowercase(), &named[end..]);
         let name = name.as_str();
         if OURS.contains(&name) {
@@ -193,6 +202,13 @@ impl MarkupStream {
         self.say(&letter);
         Some(Step::Took(end + 2))
     }
+}
+
+/// Whether a tag has this name, or its beginning closes it already.
+fn is_known(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let all = OURS.iter().chain(&PARTS).chain(&OTHERS);
+    name.contains(['>', '<']) || name == "!doctype" || all.into_iter().any(|known| *known == name)
 }
 
 /// `<https://...>` and `<name@host>`.

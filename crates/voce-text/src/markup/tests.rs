@@ -106,6 +106,7 @@ const CASES: &[(&str, &str)] = &[
     ("the <script> tag", "the tag"),
     ("a < b > c and Vec<T> and 1<2", "a < b > c and Vec<T> and 1<2"),
     ("if a<b and c>d", "if a<b and c>d"),
+    ("<speak>It is <say-as interpret-as=\"date\">May</say-as>.</speak>", "It is May."),
     (
         "Hi <break time=\"1s\"/> you <turn/> and <|im_end|>",
         "Hi <break time=\"1s\"/> you <turn/> and <|im_end|>",
@@ -177,6 +178,7 @@ fn text_without_markup_does_not_wait() {
     assert_eq!(stream.push("Hello there. "), "Hello there. ");
     assert_eq!(stream.push("How are you"), "How are you");
     assert_eq!(stream.push("?\n"), "?\n");
+    assert_eq!(stream.push("If x <y then "), "If x <y then ");
     assert_eq!(stream.push("Fine"), "Fine");
     assert_eq!(stream.finish(), "");
     assert!(matches!(strip_markup("Nothing to do here."), Cow::Borrowed(_)));
