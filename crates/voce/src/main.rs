@@ -12,6 +12,7 @@ mod embedded;
 mod failure;
 mod hear;
 mod interrupt;
+mod kernels;
 mod machine;
 mod manual;
 mod models;
@@ -109,7 +110,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Show(args) => show::run(console, args),
         Command::Rm(args) => models::remove(console, args),
         Command::Bench(command) => bench::run(console, command),
-        Command::Doctor => doctor::run(console),
+        Command::Doctor(args) => match &args.compile_kernels {
+            Some(generations) => kernels::run(console, generations, args.into.as_deref()),
+            None => doctor::run(console),
+        },
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::man(console, dir),
     }

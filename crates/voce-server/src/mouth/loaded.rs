@@ -78,6 +78,7 @@ impl Loaded {
         };
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
+        request.normalize = ask.normalize.unwrap_or(request.normalize);
         request.language = ask.language.clone().or(request.language);
         if self.speaker.info().instructions {
             request.instruct = ask.instructions.clone().or(request.instruct);

@@ -93,6 +93,8 @@ pub(crate) struct Ask {
     pub(crate) temperature: Option<f32>,
     /// The language of the text.
     pub(crate) language: Option<String>,
+    /// Whether markup is taken out and numbers are read out; the server's setting when absent.
+    pub(crate) normalize: Option<bool>,
     /// How to speak, in words; models that take no instructions do not hear of it.
     pub(crate) instructions: Option<String>,
     /// A voice that the client has sent; models of other families do not hear of it.
