@@ -51,7 +51,8 @@ def cases(a) -> list[dict]:
          "figures": {"frame_ms": ("chunk_ms.p50", "frame_ms.median")}},
         {"name": "tts-1.6b", "voce": {p: say("tts-1.6b", "12", p) for p in ("int8",)},
          "peers": {"moshi": peer("tts", "tts-1.6b", "8")},
-         "figures": {"backbone_and_depth_ms": ("stages.backbone.ms+stages.depth.ms", "frame_ms.median")}},
+         # The package's frames are without the codec.
+         "figures": {"frame_ms": ("frame_ms.p50", "frame_ms.median")}},
     ]
 
 
