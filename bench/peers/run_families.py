@@ -2,8 +2,8 @@
 
     python run_families.py --voce PATH --weights DIR --kyutai-python PATH --qwen-python PATH [--only PATTERN] [--rounds 2]
 
-`--weights` has the folders that `full_size.py` of reference/kyutai (mimi, stt-1b, tts-1.6b) and reference/qwen
-(custom_0b6 or base_0b6) make; voce makes weights of the same shapes itself, as its speed does not depend on their values.
+`--weights` has the folders that reference/kyutai/full_size.py makes (mimi, stt-1b, tts-1.6b); without one, and for Qwen3-TTS,
+weights are random ones of the published shapes, as voce's are: speed does not depend on their values.
 Everything is one stream. The result goes to bench/runs/<date>-<cpu>-families.jsonl: a line for each run, then a line for each
 figure with its medians and ratios. What is not installed or not there is skipped by name.
 """
@@ -24,7 +24,6 @@ HERE = Path(__file__).resolve().parent
 def cases(a) -> list[dict]:
     """What is measured: a voce command with where its figures lie, and peers with where theirs lie."""
     weights = a.weights
-    qwen = next((p for p in (weights / "qwen" / "custom_0b6", weights / "qwen" / "base_0b6", weights / "custom_0b6") if p.exists()), None)
     kyutai = [a.kyutai_python, str(HERE / "kyutai_python.py")] if a.kyutai_python else None
     threads = str(a.threads)
 
@@ -41,8 +40,7 @@ def cases(a) -> list[dict]:
          "peers": {"moshi": peer("mimi", "mimi", "60"), "rustymimi": peer("rustymimi", "mimi", "60")},
          "figures": {"encode_ms": ("encode_ms.median", "encode_ms.median"), "decode_ms": ("decode_ms.median", "decode_ms.median")}},
         {"name": "qwen3-tts-0.6b", "voce": {p: say("qwen3-tts-0.6b", "10", p) for p in ("int8",)},
-         "peers": {"qwen-tts": a.qwen_python and qwen and [a.qwen_python, str(HERE / "qwen_python.py"), "--model", str(qwen),
-                                                           "--frames", "10", "--threads", threads]},
+         "peers": {"qwen-tts": a.qwen_python and [a.qwen_python, str(HERE / "qwen_python.py"), "--frames", "10", "--threads", threads]},
          "figures": {"talker_and_predictor_ms": ("stages.talker.ms+stages.predictor.ms", "frame_ms.median"),
                      "codec_ms": ("stages.codec.ms", "codec_ms")}},
         {"name": "stt-1b", "voce": {p: [a.voce, "bench", "hear", "--shape", "stt-1b", "--streams", "1", "--seconds", "4",

@@ -15,6 +15,7 @@ mod core;
 mod counter;
 mod deepgram;
 mod dice;
+mod doors;
 mod engine;
 mod faults;
 mod floods;
