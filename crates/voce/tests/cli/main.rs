@@ -9,6 +9,7 @@ mod hear;
 mod kyutai;
 mod kyutai_bad;
 mod kyutai_say;
+mod logs;
 mod models;
 mod modules;
 #[cfg(feature = "nano")]
