@@ -357,6 +357,10 @@ impl Talk {
                 format!("more than {limit} bytes of text on one connection"),
             )));
         }
+        // What comes after the end is not spoken.
+        if self.text.is_none() {
+            return Ok(());
+        }
         // Times are guessed for models that do not tell them.
         let guessed = text.split_whitespace().filter(|_| !self.utterance.tells_words());
         for word in guessed {

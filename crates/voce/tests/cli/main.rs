@@ -7,6 +7,7 @@ mod codec;
 mod codes;
 mod hear;
 mod kyutai;
+mod kyutai_bad;
 mod kyutai_say;
 mod logs;
 mod models;
