@@ -72,8 +72,9 @@ def base_layer():
 
 
 def write(path, platforms, config, when, level=9):
-    """Writes the layout; returns the digest of the image index, by which a registry names the image."""
+    """Writes the layout; returns the digest by which a registry names the image."""
     blobs, manifests = {}, []
+    name = f"voce:{config['Labels']['org.opencontainers.image.version']}"
     created = datetime.datetime.fromtimestamp(when, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def blob(data, media):
@@ -97,21 +98,16 @@ def write(path, platforms, config, when, level=9):
         }
         manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": document(body, CONFIG), "layers": layers}
         manifests.append(document(manifest, MANIFEST) | {"platform": where})
-    index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}, INDEX)
-    top = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [index | {"annotations": {"org.opencontainers.image.ref.name": config["Labels"]["org.opencontainers.image.version"]}}]}
-    if len(manifests) == 1:
-        # One platform needs no index between: older engines load no nested one.
-        index = {k: v for k, v in manifests[0].items()}
-        top["manifests"] = [index | {"annotations": top["manifests"][0]["annotations"]}]
-        blobs = {digest: data for digest, data in blobs.items() if json_kind(data) != INDEX}
-    tree = {"oci-layout": archives.Entry(b'{"imageLayoutVersion":"1.0.0"}'), "index.json": archives.Entry(json.dumps(top, sort_keys=True).encode())}
+    # One platform needs no index between: not every engine loads a nested one.
+    image = manifests[0] if len(manifests) == 1 else document({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}, INDEX)
+    top = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [image | {"annotations": {"org.opencontainers.image.ref.name": name}}]}
+    tree = {
+        "oci-layout": archives.Entry(b'{"imageLayoutVersion":"1.0.0"}'),
+        "index.json": archives.Entry(json.dumps(top, sort_keys=True).encode()),
+    }
     tree |= {f"blobs/sha256/{digest[7:]}": archives.Entry(data) for digest, data in blobs.items()}
     archives.keep(path, archives.tar(tree, when))
-    return index["digest"]
-
-
-def json_kind(data):
-    return json.loads(data).get("mediaType") if data[:1] == b"{" else None
+    return image["digest"]
 
 
 class Image:

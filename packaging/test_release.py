@@ -29,27 +29,30 @@ VOCE = pathlib.Path("target/debug/voce")
 TARGET = f"{platform.machine()}-linux"
 
 
+def setUpModule():
+    """One release for all tests, from the executable that was given."""
+    Release.folder = tempfile.TemporaryDirectory(prefix="voce-release-")
+    Release.out = pathlib.Path(Release.folder.name) / "out"
+    command = [HERE / "release", "--binary", f"{TARGET}={VOCE.resolve()}", "--allow-dirty", "--level", "1", "--out", Release.out]
+    made = subprocess.run([str(a) for a in command], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise AssertionError(f"packaging/release failed:\n{made.stdout}{made.stderr}")
+    print(made.stdout)
+    Release.version = subprocess.run([VOCE, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    Release.archive = Release.out / f"voce-{Release.version}-{TARGET}.tar.gz"
+
+
+def tearDownModule():
+    Release.folder.cleanup()
+
+
 def install(*arguments, **env):
     command = ["sh", str(Release.out / "install.sh"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, **env))
 
 
 class Release(unittest.TestCase):
-    """One release for all tests, from the executable that was given."""
-
-    @classmethod
-    def setUpClass(cls):
-        if hasattr(Release, "out"):
-            return
-        Release.folder = tempfile.TemporaryDirectory(prefix="voce-release-")
-        Release.out = pathlib.Path(Release.folder.name) / "out"
-        command = [HERE / "release", "--binary", f"{TARGET}={VOCE.resolve()}", "--allow-dirty", "--level", "1", "--out", Release.out]
-        made = subprocess.run([str(a) for a in command], capture_output=True, text=True)
-        if made.returncode != 0:
-            raise AssertionError(f"packaging/release failed:\n{made.stdout}{made.stderr}")
-        print(made.stdout)
-        Release.version = subprocess.run([VOCE, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-        Release.archive = Release.out / f"voce-{Release.version}-{TARGET}.tar.gz"
+    """A test over the release, with a folder of its own."""
 
     def setUp(self):
         self.scratch = pathlib.Path(tempfile.mkdtemp(dir=Release.folder.name))
