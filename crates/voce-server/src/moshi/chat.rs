@@ -71,6 +71,7 @@ pub(crate) async fn connect(
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let wish = Wish::parse(&query)?;
     let partner = state.partner(state.mounted(uri.path()).or_else(|| query.get("model")))?.clone();
+    state.before_upgrade(partner.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, partner, wish).await

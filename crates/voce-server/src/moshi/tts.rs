@@ -87,6 +87,7 @@ pub(crate) async fn connect(
         temperature: query.number("temperature")?,
         ..Ask::default()
     };
+    state.before_upgrade(mouth.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, mouth, ask, shape).await

@@ -8,6 +8,7 @@ mod abuse_pages;
 mod abuse_slots;
 mod abuse_voices;
 mod autobahn;
+mod balance;
 mod chat;
 mod clients;
 mod codes;

@@ -8,6 +8,7 @@ mod codes;
 mod hear;
 mod kyutai;
 mod kyutai_say;
+mod logs;
 mod models;
 mod modules;
 #[cfg(feature = "nano")]
