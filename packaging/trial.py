@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 
+import binaries
 import image
 
 EMULATORS = {"aarch64": ("qemu-aarch64-static", "qemu-aarch64"), "x86_64": ("qemu-x86_64-static", "qemu-x86_64")}
@@ -118,9 +119,9 @@ def in_image(out, target, version, root):
         raise LookupError("only root may change the root folder")
     runner = emulator(target)
     if runner:
+        if binaries.needs(runner).loader:
+            raise LookupError(f"{runner} is not static (qemu-user-static has one that is)")
         shutil.copy(runner, root / "emulator")
-        if b"interpreter" in subprocess.run(["file", "-L", runner], capture_output=True).stdout:
-            raise LookupError(f"{runner} is not static")
     inside = [chroot, f"--userspec={config['User']}", root, *(["/emulator"] if runner else []), *config["Entrypoint"]]
     env = dict(item.partition("=")[::2] for item in config["Env"])
     told = run("the image's voce demo", [*inside, "demo"], env=env)
