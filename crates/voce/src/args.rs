@@ -36,7 +36,7 @@ Examples:
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
 
 Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 130 interrupted.
-Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avx512|amx forces an instruction set."
+Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avxvnni|avx512bw|avx512|amx forces an instruction set."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -142,7 +142,7 @@ pub(crate) struct DoctorArgs {
 /// Precision of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionArg {
-    /// The fastest that sounds the same: int8, or bf16 on a GPU
+    /// The fastest that sounds the same: int8, or bf16 on a GPU or a CPU without AVX2 (`voce doctor` says why)
     Auto,
     /// 32-bit floats, the reference
     F32,
