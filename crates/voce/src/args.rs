@@ -8,6 +8,7 @@ use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
+use crate::bulk::args::BulkArgs;
 use crate::codec::CodecCommand;
 use crate::demo::DemoArgs;
 use crate::device::DeviceArgs;
@@ -29,13 +30,15 @@ Examples:
   voce demo                                           speak, hear it back, and compare: all is well
   voce say \"Hello there.\" -o hello.wav                speak into a file
   voce hear talk.mp3                                  write down what is said
+  voce bulk manifest.jsonl -o texts/                  a list of any length, resumable
   voce talk --model moshiko                           hold a conversation
   voce pull pocket nemotron                           larger models than the built-in ones, once
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
 
-Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 130 interrupted.
+Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 3 done but for some
+of a list, 130 interrupted.
 Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avxvnni|avx512bw|avx512|amx forces an instruction set."
 )]
 pub(crate) struct Cli {
@@ -69,6 +72,8 @@ pub(crate) enum Command {
     /// Hear audio: files, a pipe or a microphone, as text
     #[command(aliases = ["transcribe", "listen", "stt"])]
     Hear(HearArgs),
+    /// Hear or speak a list of any length: resumable, in parts, at full rate
+    Bulk(Box<BulkArgs>),
     /// Hold a conversation with a dialogue model: microphone and speaker, or files
     Talk(Box<TalkArgs>),
     /// Speak, hear it back, and compare: a proof that the installation works

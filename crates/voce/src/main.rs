@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod bulk;
 mod codec;
 mod console;
 mod demo;
@@ -98,6 +99,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Say(args) => say::run(console, args),
         Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
+        Command::Bulk(args) => bulk::run(console, *args),
         Command::Talk(args) => talk::run(console, *args),
         Command::Worker(args) => serve::worker(console, *args),
         Command::Validate { configs } => serve::validate(console, &configs),
