@@ -5,14 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What each crate may depend on, lowest first. Arrows point down only.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("voce-runtime", &[]),
     ("voce-nn", &["voce-runtime"]),
     ("voce-text", &[]),
     ("voce-audio", &[]),
     ("voce-models", &["voce-runtime", "voce-nn", "voce-text", "voce-audio"]),
     ("voce-engine", &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models"]),
-    ("voce-server", &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models", "voce-engine"]),
+    ("voce-jobs", &["voce-audio", "voce-engine"]),
+    (
+        "voce-server",
+        &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models", "voce-engine", "voce-jobs"],
+    ),
     ("voce-nano", &["voce-audio", "voce-engine"]),
     (
         "voce",
@@ -23,6 +27,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "voce-audio",
             "voce-models",
             "voce-engine",
+            "voce-jobs",
             "voce-server",
             "voce-nano",
         ],

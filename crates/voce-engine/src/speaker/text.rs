@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use voce_models::speech::{Passage, Script};
-use voce_text::{SentenceStream, TextError};
+use voce_text::{MarkupStream, SentenceStream, TextError, strip_markup};
 
 use crate::EngineError;
 use crate::wake::Waker;
@@ -23,6 +23,8 @@ pub(super) type Piece = Result<Passage, EngineError>;
 /// Feeds text to a request piece by piece: speaking begins as soon as the model has enough of it.
 pub struct TextSender {
     script: Box<dyn Script>,
+    /// Takes markup out of what arrives, where that was asked for.
+    markup: Option<MarkupStream>,
     passages: Vec<Passage>,
     /// What waits for room in the queue.
     waiting: VecDeque<Piece>,
@@ -38,23 +40,38 @@ pub struct TextSender {
 pub struct HungUp;
 
 impl TextSender {
-    pub(super) fn new(script: Box<dyn Script>, waker: Arc<Waker>) -> (Self, Receiver<Piece>) {
+    pub(super) fn new(
+        script: Box<dyn Script>,
+        markup: Option<MarkupStream>,
+        waker: Arc<Waker>,
+    ) -> (Self, Receiver<Piece>) {
         let (sender, receiver) = sync_channel(QUEUE);
         let (passages, waiting) = <(Vec<_>, VecDeque<_>)>::default();
-        (Self { script, passages, waiting, sender, waker, said: false, ended: false }, receiver)
+        (Self { script, markup, passages, waiting, sender, waker, said: false, ended: false }, receiver)
     }
 
     /// Adds text; blocks while too much of it waits to be spoken.
     pub fn push(&mut self, text: &str) -> Result<(), HungUp> {
-        self.plan(|script, passages| script.push(text, passages));
+        self.take(text);
         self.flush()
     }
 
     /// Adds text and does not wait: whether all of it found room. What did not goes with the next call of this or of
     /// [`try_flush`](Self::try_flush).
     pub fn try_push(&mut self, text: &str) -> Result<bool, HungUp> {
-        self.plan(|script, passages| script.push(text, passages));
+        self.take(text);
         self.try_flush()
+    }
+
+    /// Plans text, without its markup where that was asked for.
+    fn take(&mut self, text: &str) {
+        match &mut self.markup {
+            Some(markup) => {
+                let plain = markup.push(text);
+                self.plan(|script, passages| script.push(&plain, passages));
+            }
+            None => self.plan(|script, passages| script.push(text, passages)),
+        }
     }
 
     /// Passes on what waits, as far as there is room: whether nothing waits any more.
@@ -89,6 +106,9 @@ impl TextSender {
     fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
+        }
+        if let Some(left) = self.markup.as_mut().map(MarkupStream::finish) {
+            self.plan(|script, passages| script.push(&left, passages));
         }
         self.plan(|script, passages| script.finish(passages));
         if !self.said {
@@ -131,8 +151,10 @@ impl Drop for TextSender {
 pub(super) fn whole_text(
     mut script: Box<dyn Script>,
     text: &str,
+    is_marked: bool,
     waker: Arc<Waker>,
 ) -> Result<Receiver<Piece>, EngineError> {
+    let text = &*if is_marked { strip_markup(text) } else { text.into() };
     if text.len() <= WHOLE_TEXT {
         let mut passages = Vec::new();
         script.whole(text, &mut passages)?;
@@ -149,7 +171,7 @@ pub(super) fn whole_text(
     if text.trim().is_empty() {
         return Err(TextError::Empty.into());
     }
-    let (mut sender, receiver) = TextSender::new(script, waker);
+    let (mut sender, receiver) = TextSender::new(script, None, waker);
     let text = text.to_owned();
     std::thread::Builder::new()
         .name("voce-text".into())
