@@ -300,6 +300,10 @@ pub extern "C" fn voce_listening_next(
                 }
                 Err(Stop::Timeout) => return Ok(Status::Timeout),
                 Ok(None) => break Ok(Status::End),
+                // Cancelling lets go of the sender: that the audio broke off is no news then.
+                Ok(Some(Err(_))) if listening.cancelled.load(Ordering::Relaxed) => {
+                    break Err(Fault::cancelled());
+                }
                 Ok(Some(Err(e))) => break Err(e.into()),
                 Err(Stop::Cancelled) => break Err(Fault::cancelled()),
             }

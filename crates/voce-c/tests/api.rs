@@ -174,6 +174,38 @@ fn another_thread_cancels_a_reader_that_waits() {
     voce_speaker_free(Some(speaker));
 }
 
+#[test]
+fn another_thread_cancels_a_listener_s_reader_that_waits() {
+    let listener = listener();
+    // SAFETY: options with their size.
+    let live = opened(|out| unsafe { voce_listening_start(Some(&listener), 0, &listen_options(), out) });
+    // What C would share between threads by a pointer.
+    let shared = SharedListening(&live);
+    std::thread::scope(|scope| {
+        let canceller = scope.spawn(move || voce_listening_cancel(Some(shared.get())));
+        // Only cancelling ends this, before the wait begins or while it lasts.
+        assert_eq!(events(&live), (Vec::new(), Status::Cancelled));
+        assert_eq!(canceller.join().unwrap(), Status::Ok);
+    });
+    assert_eq!(events(&live).1, Status::Cancelled);
+    assert_eq!(voce_listening_finish(Some(&live)), Status::Stopped);
+    voce_listening_free(Some(live));
+    voce_listener_free(Some(listener));
+}
+
+/// A stream that another thread may cancel.
+#[derive(Clone, Copy)]
+struct SharedListening<'a>(&'a Listening);
+
+// SAFETY: the API lets any thread cancel, which touches nothing that is not behind a lock.
+unsafe impl Send for SharedListening<'_> {}
+
+impl<'a> SharedListening<'a> {
+    fn get(self) -> &'a Listening {
+        self.0
+    }
+}
+
 /// Events of a stream until its end, as kind and text.
 fn events(listening: &Listening) -> (Vec<(EventKind, String, usize)>, Status) {
     let mut all = Vec::new();

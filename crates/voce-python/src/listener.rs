@@ -257,6 +257,8 @@ impl Hearing {
                         return Ok(Some(row));
                     }
                 }
+                // Cancelling lets go of the sender: that the audio broke off is no news then.
+                Ok(Some(Err(_))) if self.cancelled.load(Ordering::Relaxed) => break Ok(None),
                 Ok(Some(Err(e))) => break Err(failure::engine(e)),
                 Ok(None) | Err(Stop::Cancelled) => break Ok(None),
                 Err(Stop::Raised(raised)) => break Err(raised),
