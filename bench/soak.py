@@ -390,10 +390,13 @@ def phase_restarts(args):
             if old:
                 problems.append(f"restart {number}: {len(old)} half files are left")
     load.stop()
-    problems += [f"{n} times {what}" for what, n in load.failures.items() if "Refused" not in what and "timed out" not in what]
+    # A client whose server is gone is refused, or sees that its answer is not whole.
+    expected = ("Refused", "timed out", "IncompleteRead")
+    cut = sum(n for what, n in load.failures.items() if "IncompleteRead" in what)
+    problems += [f"{n} times {what}" for what, n in load.failures.items() if not any(word in what for word in expected)]
     problems += health(server) + end(server)
     shutil.rmtree(home, ignore_errors=True)
-    return {"restarts": args.restarts, "slowest_s": round(max(times, default=0), 1), "done": sum(load.counts.values()), "problems": problems[:20]}
+    return {"restarts": args.restarts, "slowest_s": round(max(times, default=0), 1), "done": sum(load.counts.values()), "cut_and_told": cut, "problems": problems[:20]}
 
 
 def phase_stalled(args):

@@ -120,7 +120,9 @@ fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
     }
     if cuda::must_compile(number) {
         // Whoever waits should know what for.
-        tracing::warn!("compiling kernels for GPU {number}: up to a minute, once");
+        tracing::warn!(
+            "compiling kernels for GPU {number}, once: up to a minute of one core, on all cores (docs/cuda.md tells how to ship them)"
+        );
     }
     let device = Device::open(number)?;
     device.tune(Tuning { tf32: true, ..Tuning::default() });
