@@ -5,17 +5,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What each crate may depend on, lowest first. Arrows point down only.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("voce-runtime", &[]),
     ("voce-nn", &["voce-runtime"]),
     ("voce-text", &[]),
     ("voce-audio", &[]),
     ("voce-models", &["voce-runtime", "voce-nn", "voce-text", "voce-audio"]),
     ("voce-engine", &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models"]),
-    ("voce-server", &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models", "voce-engine"]),
+    ("voce-jobs", &["voce-audio", "voce-engine"]),
+    (
+        "voce-server",
+        &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models", "voce-engine", "voce-jobs"],
+    ),
     (
         "voce",
-        &["voce-runtime", "voce-nn", "voce-text", "voce-audio", "voce-models", "voce-engine", "voce-server"],
+        &[
+            "voce-runtime",
+            "voce-nn",
+            "voce-text",
+            "voce-audio",
+            "voce-models",
+            "voce-engine",
+            "voce-jobs",
+            "voce-server",
+        ],
     ),
 ];
 

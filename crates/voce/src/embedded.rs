@@ -60,7 +60,8 @@ static MODELS: [Embedded; 2] = [
         language: "english",
         licence: "MIT OR Apache-2.0",
         data: "11.4 h of recorded speech (LibriSpeech, speechocean762, AN4, LJ Speech) and 104.6 h of synthetic speech (Kokoro-82M, nano-voice)",
-        quality: "17.8 % word error rate on read speech of unseen speakers (LibriSpeech) at 560 ms, 6.2 % on nano-voice",
+        quality: "a demonstration: 18 to 49 % of a stranger's words are wrong (LibriSpeech at 560 ms: 17.8 and 24.7 % for two \
+                  sets of unseen speakers, 48.7 % on test-other), 6.2 % on nano-voice; `voce pull nemotron` for real work",
         files: files!(
             "nano-ear": "config.json", "processor_config.json", "model.safetensors", "tokenizer.json",
             "tokenizer_config.json", "MODEL_CARD.md",

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod bulk;
 mod codec;
 mod console;
 mod demo;
@@ -12,6 +13,7 @@ mod embedded;
 mod failure;
 mod hear;
 mod interrupt;
+mod kernels;
 mod machine;
 mod manual;
 mod models;
@@ -97,6 +99,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Say(args) => say::run(console, args),
         Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
+        Command::Bulk(args) => bulk::run(console, *args),
         Command::Talk(args) => talk::run(console, *args),
         Command::Worker(args) => serve::worker(console, *args),
         Command::Validate { configs } => serve::validate(console, &configs),
@@ -109,7 +112,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Show(args) => show::run(console, args),
         Command::Rm(args) => models::remove(console, args),
         Command::Bench(command) => bench::run(console, command),
-        Command::Doctor => doctor::run(console),
+        Command::Doctor(args) => match &args.compile_kernels {
+            Some(generations) => kernels::run(console, generations, args.into.as_deref()),
+            None => doctor::run(console),
+        },
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::man(console, dir),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use voce_models::speech::{Passage, Script};
-use voce_text::{SentenceStream, TextError};
+use voce_text::{MarkupStream, SentenceStream, TextError, strip_markup};
 
 use crate::EngineError;
 use crate::wake::Waker;
@@ -22,6 +22,8 @@ pub(super) type Piece = Result<Passage, EngineError>;
 /// Feeds text to a request piece by piece: speaking begins as soon as the model has enough of it.
 pub struct TextSender {
     script: Box<dyn Script>,
+    /// Takes markup out of what arrives, where that was asked for.
+    markup: Option<MarkupStream>,
     passages: Vec<Passage>,
     sender: SyncSender<Piece>,
     waker: Arc<Waker>,
@@ -34,19 +36,36 @@ pub struct TextSender {
 pub struct HungUp;
 
 impl TextSender {
-    pub(super) fn new(script: Box<dyn Script>, waker: Arc<Waker>) -> (Self, Receiver<Piece>) {
+    pub(super) fn new(
+        script: Box<dyn Script>,
+        markup: Option<MarkupStream>,
+        waker: Arc<Waker>,
+    ) -> (Self, Receiver<Piece>) {
         let (sender, receiver) = sync_channel(QUEUE);
-        (Self { script, passages: Vec::new(), sender, waker, said: false }, receiver)
+        (Self { script, markup, passages: Vec::new(), sender, waker, said: false }, receiver)
     }
 
     /// Adds text; blocks while too much of it waits to be spoken.
     pub fn push(&mut self, text: &str) -> Result<(), HungUp> {
+        match &mut self.markup {
+            Some(markup) => {
+                let plain = markup.push(text);
+                self.add(&plain)
+            }
+            None => self.add(text),
+        }
+    }
+
+    fn add(&mut self, text: &str) -> Result<(), HungUp> {
         let planned = self.script.push(text, &mut self.passages);
         self.pass_on(planned)
     }
 
     /// Says what is left. Text that held nothing to say ends the request with an error.
     pub fn finish(mut self) -> Result<(), HungUp> {
+        if let Some(left) = self.markup.as_mut().map(MarkupStream::finish) {
+            self.add(&left)?;
+        }
         let planned = self.script.finish(&mut self.passages);
         self.pass_on(planned)?;
         if self.said { Ok(()) } else { self.send(Err(TextError::Empty.into())) }
@@ -90,8 +109,10 @@ impl Drop for TextSender {
 pub(super) fn whole_text(
     mut script: Box<dyn Script>,
     text: &str,
+    is_marked: bool,
     waker: Arc<Waker>,
 ) -> Result<Receiver<Piece>, EngineError> {
+    let text = &*if is_marked { strip_markup(text) } else { text.into() };
     if text.len() <= WHOLE_TEXT {
         let mut passages = Vec::new();
         script.whole(text, &mut passages)?;
@@ -108,7 +129,7 @@ pub(super) fn whole_text(
     if text.trim().is_empty() {
         return Err(TextError::Empty.into());
     }
-    let (mut sender, receiver) = TextSender::new(script, waker);
+    let (mut sender, receiver) = TextSender::new(script, None, waker);
     let text = text.to_owned();
     std::thread::Builder::new()
         .name("voce-text".into())

@@ -78,6 +78,7 @@ impl Loaded {
         };
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
+        request.normalize = ask.normalize.unwrap_or(request.normalize);
         let asked = match &ask.language {
             Some(asked) if ask.any_language => {
                 languages::named(asked, &self.speaker.info().languages).map(str::to_owned)

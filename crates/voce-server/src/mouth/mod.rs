@@ -94,6 +94,8 @@ pub(crate) struct Ask {
     pub(crate) temperature: Option<f32>,
     /// The language of the text.
     pub(crate) language: Option<String>,
+    /// Whether markup is taken out and numbers are read out; the server's setting when absent.
+    pub(crate) normalize: Option<bool>,
     /// Leave the language to the model where it has none of that name.
     pub(crate) any_language: bool,
     /// How to speak, in words; models that take no instructions do not hear of it.

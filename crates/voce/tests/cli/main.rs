@@ -3,6 +3,8 @@
 
 mod bad_input;
 mod bench;
+#[cfg(feature = "nano")]
+mod bulk;
 mod codec;
 mod codes;
 mod hear;
