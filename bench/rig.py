@@ -24,10 +24,10 @@ SENTENCE = "The quick brown fox jumps over the lazy dog, and the rain in Spain s
 class Server:
     """`voce serve` on a port of its own, with the built-in models and a home that nothing else uses."""
 
-    def __init__(self, voce, flags=(), home=None, limits=None, stdout=None):
+    def __init__(self, voce, flags=(), home=None, limits=None, environment=None):
         self.home = home or tempfile.mkdtemp(prefix="voce-rig-")
         self.log = tempfile.NamedTemporaryFile("w+", prefix="voce-rig-", suffix=".log", delete=False)
-        environment = {**os.environ, "VOCE_HOME": self.home, "HF_HOME": self.home + "/hub", "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, "VOCE_HOME": self.home, "HF_HOME": self.home + "/hub", "HF_HUB_OFFLINE": "1", **(environment or {})}
         command = [voce, "serve", "--port", "0", "--log", "warn", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, preexec_fn=limits)
         line = self.process.stdout.readline()

@@ -66,7 +66,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// The pulse of a model of so many threads, whose frames last so long.
+    /// The pulse of a model with `threads`, whose frames last `frame`.
     pub(crate) fn new(frame: Duration, threads: usize) -> Arc<Self> {
         Arc::new(Self {
             born: Instant::now(),

@@ -4,7 +4,7 @@ use voce_nn::weights::{WeightError, Weights};
 
 /// Tensors of at most this many values are part of a model's digest as a whole; of larger ones some are chosen.
 const SMALL: usize = 1 << 16;
-/// Of the larger tensors, one in so many.
+/// One value in this many is looked at in the larger tensors.
 const ONE_IN: usize = 12;
 
 /// Takes data in, in order.

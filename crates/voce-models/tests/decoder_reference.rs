@@ -116,7 +116,7 @@ fn buffer(values: &[f32], cols: usize) -> Buffer {
     b
 }
 
-/// The layers over the prompt in calls of so many rows, beside a second slot that has other rows in between.
+/// The layers over the prompt, cut into calls of the rows in `cuts`, beside a second slot that has other rows in between.
 fn run_prompt(place: &mut Place, decoder: &Decoder, want: &str, cuts: &[usize]) {
     let prompt = dump("prompt");
     let width = 32;

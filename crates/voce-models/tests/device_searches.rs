@@ -21,7 +21,7 @@ fn company_changes_nothing_on_a_device() {
     }
 }
 
-/// How many streams there are, and how long their last step is: up to so many frames.
+/// The number of streams, and the most frames that their last step has.
 type Size = (usize, usize);
 
 /// What streams find whose frames come in cuts of many sizes, none among them; `options` are stream i's.

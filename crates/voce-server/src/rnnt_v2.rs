@@ -49,6 +49,7 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = ear(&state, &model)?.clone();
+    state.before_upgrade(ear.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, ear).await

@@ -102,7 +102,7 @@ pub(crate) fn milliseconds(d: Duration) -> f64 {
     round(d.as_secs_f64() * 1e3, 3)
 }
 
-/// A number cut to so many decimals, so that reports stay readable.
+/// A number rounded to `decimals`, so that reports stay readable.
 pub(crate) fn round(x: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (x * scale).round() / scale

@@ -203,7 +203,8 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
              with VOCE_REQUIRE_KEY=0"
         )));
     }
-    let wyoming = wyoming(settings.wyoming.as_deref(), ip, !keys.is_empty())?;
+    let wyoming = beside("wyoming", settings.wyoming.as_deref(), ip, !keys.is_empty())?;
+    let agent = beside("agent-check", settings.agent_check.as_deref(), ip, !keys.is_empty())?;
     Ok(ServerOptions {
         addr: SocketAddr::from((ip, settings.port.unwrap_or(8080))),
         keys,
@@ -213,6 +214,8 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         aliases: pairs("alias", &settings.alias)?,
         limits: limits(settings)?,
         wyoming,
+        agent,
+        refuse_upgrades: settings.refuse_upgrades,
         voice_changes: !settings.fixed_voices,
         mounts: models::mounts(settings),
         static_dir: static_dir(settings),
@@ -228,12 +231,12 @@ fn static_dir(settings: &Settings) -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
-/// Where Wyoming listens. It has no keys, so that a port alone is on this machine where the server has some.
-fn wyoming(written: Option<&str>, ip: IpAddr, has_keys: bool) -> Outcome<Option<SocketAddr>> {
+/// Where something without keys listens beside the server: where the server has some, a port alone is on this machine.
+fn beside(flag: &str, written: Option<&str>, ip: IpAddr, has_keys: bool) -> Outcome<Option<SocketAddr>> {
     let Some(text) = written.filter(|text| *text != "off") else { return Ok(None) };
     let ip = if has_keys { IpAddr::from([127, 0, 0, 1]) } else { ip };
     let at = text.parse::<u16>().map(|port| SocketAddr::from((ip, port))).or_else(|_| text.parse());
-    at.map(Some).map_err(|_| Failure::usage(format!("--wyoming {text}: use a port, or IP:PORT")))
+    at.map(Some).map_err(|_| Failure::usage(format!("--{flag} {text}: use a port, or IP:PORT")))
 }
 
 /// What clients may cost.
@@ -317,7 +320,7 @@ async fn serve(console: Console, options: ServerOptions, settings: Settings, sto
         if addr.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], addr.port())) } else { addr };
     if console.json {
         console.json(
-            &json!({"url": format!("http://{shown}/"), "addr": addr, "wyoming": server.wyoming_addr()}),
+            &json!({"url": format!("http://{shown}/"), "addr": addr, "wyoming": server.wyoming_addr(), "agent_check": server.agent_addr()}),
         )?;
     } else {
         let key = if needs_key { "?api_key=KEY" } else { "" };

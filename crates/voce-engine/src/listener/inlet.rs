@@ -22,7 +22,7 @@ pub struct HungUp;
 
 /// Something that happens between two rows.
 pub(super) enum Mark {
-    /// The utterance ends; so many samples came before.
+    /// The utterance ends after `samples`.
     End { samples: u64 },
     /// The stream ends.
     Finish,
@@ -159,7 +159,7 @@ impl Inlet {
         Poll::Pending
     }
 
-    /// Makes room for what so many samples will give, as far as the queue may grow.
+    /// Makes room for what `samples` will give, as far as the queue may grow.
     pub(super) fn expect(&self, samples: usize) {
         let mut r = lock(&self.rows);
         let rows = (samples / self.layout.hop).min(self.capacity.saturating_sub(r.len()));

@@ -113,7 +113,7 @@ impl FakeHub {
         self.faults.lock().unwrap().extend(replies.into_iter().map(Some));
     }
 
-    /// Breaks the next answers with bytes after so many of them.
+    /// Breaks each of the next answers off after the bytes given for it.
     pub(crate) fn cut_next(&self, at: impl IntoIterator<Item = usize>) {
         self.fail_next(at.into_iter().map(|at| Reply::new(0).cut(at)));
     }

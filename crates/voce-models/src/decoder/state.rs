@@ -153,7 +153,7 @@ impl FrameState {
         self.logits.head(rows)
     }
 
-    /// Gives every slot a past of so many positions with made-up keys and values, to measure what it costs.
+    /// Gives every slot a past of `positions` with made-up keys and values, to measure what it costs.
     pub fn fill(&mut self, exec: &mut Exec, positions: usize) {
         let cache = &mut self.decoder.cache;
         let spec = *cache.spec();

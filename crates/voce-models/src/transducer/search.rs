@@ -36,7 +36,7 @@ impl Pairs {
         self.lanes.clear();
     }
 
-    /// Repeats the last until there are so many.
+    /// Repeats the last until the list has the length asked for.
     pub(super) fn pad(&mut self, rows: usize) {
         if let (Some(&frame), Some(&lane)) = (self.frames.last(), self.lanes.last()) {
             self.frames.resize(rows, frame);

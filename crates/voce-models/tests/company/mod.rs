@@ -38,7 +38,7 @@ impl Stream {
     }
 }
 
-/// Gives each stream that is named so many of its frames, in one step.
+/// Gives each named stream the number of its frames that stands beside it, in one step.
 fn step(
     model: &Model,
     exec: &mut Exec,

@@ -169,54 +169,89 @@ impl Emulator {
     /// # Safety
     /// Addresses are of this device's memory and hold what the product says.
     unsafe fn product(p: &Product) {
-        for i in 0..p.m as usize {
-            for j in 0..p.n as usize {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let (a, w) = (i * p.a_stride as usize, j * p.w_stride as usize);
-                    let out = i * p.out_stride as usize + j;
-                    let sum = |a_at: &dyn Fn(usize) -> f64, w_at: &dyn Fn(usize) -> f64| {
-                        (0..p.k as usize).map(|k| a_at(a + k) * w_at(w + k)).sum::<f64>()
-                    };
-                    let bias = if p.bias == 0 { 0.0 } else { *(p.bias as *const f32).add(j) };
-                    match p.kind {
-                        ProductKind::F32 | ProductKind::Tf32 => {
-                            let (x, y, o) = (p.a as *const f32, p.w as *const f32, p.out as *mut f32);
-                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as f32 + bias;
-                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
-                        }
-                        ProductKind::Bf16 => {
-                            let (x, y, o) = (p.a as *const u16, p.w as *const u16, p.out as *mut f32);
-                            let wide = |v: u16| f32::from_bits((v as u32) << 16) as f64;
-                            let v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32 + bias;
-                            if p.narrow {
-                                *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
-                            } else {
-                                *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
-                            }
-                        }
-                        ProductKind::Fp8 => {
-                            let (x, y) = (p.a as *const u8, p.w as *const u8);
-                            let wide = |code: u8| f64::from(crate::fp8::decode(code));
-                            let mut v = sum(&|i| wide(*x.add(i)), &|i| wide(*y.add(i))) as f32;
-                            if p.scales[0] != 0 {
-                                v *=
-                                    *(p.scales[0] as *const f32).add(i) * *(p.scales[1] as *const f32).add(j);
-                            }
-                            let o = p.out as *mut f32;
-                            if p.narrow {
-                                *(p.out as *mut u16).add(out) = crate::simd::lanes::round_bf16(v);
-                            } else {
-                                *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
-                            }
-                        }
-                        ProductKind::Int8 => {
-                            let (x, y, o) = (p.a as *const i8, p.w as *const i8, p.out as *mut i32);
-                            let v = sum(&|i| *x.add(i) as f64, &|i| *y.add(i) as f64) as i32;
-                            *o.add(out) = if p.accumulate { *o.add(out) + v } else { v };
-                        }
-                    }
+        // SAFETY: the caller's promise, here and below.
+        let bias = |j: usize| if p.bias == 0 { 0.0 } else { unsafe { *(p.bias as *const f32).add(j) } };
+        let scale = |from: Address, i: usize| {
+            // SAFETY: as above.
+            unsafe { *(from as *const f32).add(i) }
+        };
+        let put = |at: usize, v: f32| {
+            // SAFETY: as above.
+            unsafe {
+                let out = (p.out as *mut f32).add(at);
+                *out = if p.accumulate { *out + v } else { v };
+            }
+        };
+        let put_either = |at: usize, v: f32| {
+            if p.narrow {
+                // SAFETY: as above.
+                unsafe { *(p.out as *mut u16).add(at) = crate::simd::lanes::round_bf16(v) };
+            } else {
+                put(at, v);
+            }
+        };
+        // SAFETY: as above.
+        unsafe {
+            match p.kind {
+                ProductKind::F32 | ProductKind::Tf32 => {
+                    each_sum(p, |v: f32| v as f64, |_, j, at, sum| put(at, sum as f32 + bias(j)));
                 }
+                ProductKind::Bf16 => {
+                    let wide = |v: u16| f32::from_bits((v as u32) << 16) as f64;
+                    each_sum(p, wide, |_, j, at, sum| put_either(at, sum as f32 + bias(j)));
+                }
+                ProductKind::Fp8 => {
+                    each_sum(
+                        p,
+                        |code: u8| f64::from(crate::fp8::decode(code)),
+                        |i, j, at, sum| {
+                            let [rows, columns] = p.scales;
+                            let by = if rows == 0 { 1.0 } else { scale(rows, i) * scale(columns, j) };
+                            put_either(at, sum as f32 * by);
+                        },
+                    );
+                }
+                ProductKind::Int8 => each_sum(
+                    p,
+                    |v: i8| f64::from(v),
+                    |_, _, at, sum| {
+                        let out = (p.out as *mut i32).add(at);
+                        *out = if p.accumulate { *out + sum as i32 } else { sum as i32 };
+                    },
+                ),
+            }
+        }
+    }
+}
+
+/// Sums that are added up side by side: one alone waits for its own last addition.
+const COLUMNS: usize = 8;
+
+/// Calls `put(row, column, place, sum)` for every sum of a product; each is added up from the first term to the last.
+///
+/// # Safety
+/// The product's addresses are of this device's memory and hold values of type `T`.
+unsafe fn each_sum<T: Copy>(p: &Product, wide: impl Fn(T) -> f64, put: impl Fn(usize, usize, usize, f64)) {
+    let (n, terms) = (p.n as usize, p.k as usize);
+    let nothing = std::iter::empty::<f64>().sum::<f64>();
+    for i in 0..p.m as usize {
+        let (a, out) = (i * p.a_stride as usize, i * p.out_stride as usize);
+        for first in (0..n).step_by(COLUMNS) {
+            let columns = COLUMNS.min(n - first);
+            // Columns past the end repeat the last one, and are not put.
+            let starts: [usize; COLUMNS] =
+                std::array::from_fn(|c| (first + c.min(columns - 1)) * p.w_stride as usize);
+            let mut sums = [nothing; COLUMNS];
+            for k in 0..terms {
+                // SAFETY: the caller's promise.
+                let left = wide(unsafe { *(p.a as *const T).add(a + k) });
+                for (sum, start) in sums.iter_mut().zip(starts) {
+                    // SAFETY: the caller's promise.
+                    *sum += left * wide(unsafe { *(p.w as *const T).add(start + k) });
+                }
+            }
+            for (c, &sum) in sums[..columns].iter().enumerate() {
+                put(i, first + c, out + first + c, sum);
             }
         }
     }

@@ -226,7 +226,7 @@ impl Budget {
     }
 }
 
-/// Bytes that are waited for: room for so many in all, and for so many of each caller.
+/// Bytes that are waited for: there is a limit for all together, and one for each caller.
 pub(crate) struct Line {
     all: Arc<Semaphore>,
     all_units: usize,

@@ -61,6 +61,14 @@ pub enum ServerError {
         /// How many there are.
         slots: usize,
     },
+    /// Every slot is taken, told before an upgrade.
+    #[error("all {slots} {what} slots of this machine are taken: try another one, or again in a moment")]
+    Full {
+        /// `speech`, `recognition` or `dialogue`.
+        what: &'static str,
+        /// How many there are.
+        slots: usize,
+    },
     /// The caller holds its share of the slots.
     #[error("this {by} holds its share of the {what} slots: end a stream, or try again in a moment")]
     Share {
@@ -122,7 +130,7 @@ impl ServerError {
             Self::TooLarge(_) => "too_large",
             Self::SlowBody => "slow_body",
             Self::CutOff => "cut_off",
-            Self::Busy { .. } => "busy",
+            Self::Busy { .. } | Self::Full { .. } => "busy",
             Self::Share { .. } => "over_share",
             Self::Quota(_) => "over_quota",
             Self::Overloaded(_) => "overloaded",
@@ -147,7 +155,7 @@ impl ServerError {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SlowBody | Self::Idle | Self::SlowReader => StatusCode::REQUEST_TIMEOUT,
             Self::Busy { .. } | Self::Share { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Overloaded(_) | Self::Draining | Self::NotReady | Self::NoModel(_) => {
+            Self::Overloaded(_) | Self::Draining | Self::Full { .. } | Self::NotReady | Self::NoModel(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Engine(e) => match e {

@@ -257,6 +257,37 @@ impl<T: AsyncRead + Unpin> Frames<T> {
         result
     }
 
+    /// Reads straight into the reader's buffer, which short messages cross as they are: their heads are only looked at.
+    /// From the first head on that needs more than a look, bytes are kept for the loop of `poll_read`.
+    fn poll_plain(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(self.poll_io(cx, buf))?;
+        let bytes = &buf.filled()[before..];
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some((head, length)) = Head::parse(&bytes[at..]).filter(|(head, _)| self.is_plain(head))
+            else {
+                self.read.extend_from_slice(&bytes[at..]);
+                break;
+            };
+            let left = bytes.len() - at - length;
+            let here = usize::try_from(head.length).unwrap_or(usize::MAX).min(left);
+            self.frame = Some(head);
+            self.frame_left = head.length - here as u64;
+            self.part_left = self.frame_left;
+            at += length + here;
+        }
+        buf.set_filled(before + at);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether a frame is a whole message, or a control frame, that is neither cut nor waits for room.
+    fn is_plain(&self, head: &Head) -> bool {
+        self.message == 0
+            && head.is_last()
+            && head.length <= FRAGMENT.min(LARGE_MESSAGE as u64).min(self.max_message)
+    }
+
     /// Passes payload on.
     fn poll_payload(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let most = usize::try_from(self.part_left).unwrap_or(usize::MAX).min(buf.remaining());
@@ -284,6 +315,7 @@ impl<T: AsyncRead + Unpin> Frames<T> {
 impl<T: AsyncRead + Unpin> AsyncRead for Frames<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        let before = buf.filled().len();
         loop {
             if !this.out.is_empty() {
                 let n = this.out.len().min(buf.remaining());
@@ -301,6 +333,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Frames<T> {
             if this.frame_left > 0 {
                 this.announce(0);
                 continue;
+            }
+            if this.read.is_empty() {
+                ready!(this.poll_plain(cx, buf))?;
+                if this.read.is_empty() || buf.filled().len() > before {
+                    return Poll::Ready(Ok(()));
+                }
             }
             match Head::parse(&this.read) {
                 Some((head, length)) => {
@@ -397,6 +435,28 @@ mod tests {
         // Half a head at the end is passed on as well.
         bytes.extend([0x81, 0xfe, 0x01]);
         assert_eq!(pass(bytes.clone(), 1 << 20).await, bytes);
+    }
+
+    #[tokio::test]
+    async fn what_is_read_in_pieces_of_any_size_is_the_same() {
+        let payload: Vec<u8> = (0..70_000u32).map(|i| (i * 11) as u8).collect();
+        let bytes =
+            [frame(0x82, b"short"), frame(0x01, b"two "), frame(0x89, b"p"), frame(0x80, b"parts")].concat();
+        let bytes = [bytes, frame(0x82, &payload), frame(0x81, &payload[..3000]), frame(0x88, b"")].concat();
+        let whole = pass(bytes.clone(), 1 << 20).await;
+        for (chunk, space) in [(1, 4096), (7, 33), (13, 4096), (4096, 20), (1 << 20, 1 << 20)] {
+            let (mut ours, theirs) = tokio::io::duplex(chunk);
+            let bytes = bytes.clone();
+            let writer =
+                tokio::spawn(async move { tokio::io::AsyncWriteExt::write_all(&mut ours, &bytes).await });
+            let (mut out, mut buf) = (Vec::new(), vec![0; space]);
+            let mut frames = Frames::new(theirs, 1 << 20, claim());
+            while let n @ 1.. = frames.read(&mut buf).await.unwrap() {
+                out.extend_from_slice(&buf[..n]);
+            }
+            writer.await.unwrap().unwrap();
+            assert!(out == whole, "{chunk} {space}");
+        }
     }
 
     #[tokio::test]

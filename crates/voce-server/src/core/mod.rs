@@ -2,6 +2,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod admission;
+pub(crate) mod agent;
 pub(crate) mod audio_out;
 pub(crate) mod auth;
 pub(crate) mod body;
@@ -19,7 +20,6 @@ pub(crate) mod lobby;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod mounts;
-pub(crate) mod mp3;
 pub(crate) mod origin;
 pub(crate) mod otlp;
 pub(crate) mod owners;

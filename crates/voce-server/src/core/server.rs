@@ -16,7 +16,7 @@ use super::models::{LoadError, Served as _};
 use super::mounts::{Mount, MountError, Mounts};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
-use super::{accept, limits, routes, vigil};
+use super::{accept, agent, limits, routes, vigil};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -37,6 +37,11 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Where Wyoming listens, if at all.
     pub wyoming: Option<SocketAddr>,
+    /// Where load balancers are told how much room there is, if anywhere.
+    pub agent: Option<SocketAddr>,
+    /// Whether a WebSocket for which no slot is free is answered with 503 instead of an upgrade, so that a proxy can try
+    /// another machine.
+    pub refuse_upgrades: bool,
     /// Whether clients may add and remove voices.
     pub voice_changes: bool,
     /// Further paths, each with the model that answers there.
@@ -60,6 +65,8 @@ impl Default for ServerOptions {
             aliases: Vec::new(),
             limits: Limits::default(),
             wyoming: None,
+            agent: None,
+            refuse_upgrades: false,
             voice_changes: true,
             mounts: Vec::new(),
             static_dir: None,
@@ -109,6 +116,7 @@ pub enum Ended {
 pub struct Server {
     lobby: Lobby,
     wyoming: Option<TcpListener>,
+    agent: Option<TcpListener>,
     state: AppState,
     echoes: bool,
 }
@@ -126,12 +134,8 @@ impl Server {
         models: Models,
         store: Store,
     ) -> Result<Self, ServeError> {
-        let wyoming = match options.wyoming {
-            Some(addr) => {
-                Some(TcpListener::bind(addr).await.map_err(|source| ServeError::Bind { addr, source })?)
-            }
-            None => None,
-        };
+        let wyoming = listen(options.wyoming).await?;
+        let agent = listen(options.agent).await?;
         let loopback = options.addr.ip().is_loopback();
         if !loopback && options.keys.is_empty() {
             tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
@@ -142,7 +146,7 @@ impl Server {
         let mounts = Mounts::new(&options.mounts)?;
         let state = AppState::new(options, models, mounts, store, loopback)
             .map_err(|e| ServeError::Set(e.to_string()))?;
-        Ok(Self { lobby, wyoming, state, echoes: false })
+        Ok(Self { lobby, wyoming, agent, state, echoes: false })
     }
 
     /// Opens `/echo`, which says back what it hears, for suites that test the WebSocket layer.
@@ -160,6 +164,11 @@ impl Server {
     /// Where Wyoming listens.
     pub fn wyoming_addr(&self) -> Option<SocketAddr> {
         self.wyoming.as_ref().and_then(|l| l.local_addr().ok())
+    }
+
+    /// Where load balancers are told how much room there is.
+    pub fn agent_addr(&self) -> Option<SocketAddr> {
+        self.agent.as_ref().and_then(|l| l.local_addr().ok())
     }
 
     /// Loads the models that are to be there from the start, and runs each once; clients are told to wait.
@@ -190,7 +199,7 @@ impl Server {
 
     /// Answers until `stop`, or until only a new process can mend a model; then drains.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Ended {
-        let Self { lobby, wyoming, state, echoes } = self;
+        let Self { lobby, wyoming, agent, state, echoes } = self;
         let broken = Arc::<OnceLock<String>>::default();
         let end = tokio::spawn({
             let (state, broken) = (state.clone(), broken.clone());
@@ -213,10 +222,19 @@ impl Server {
         if let Some(wyoming) = wyoming {
             tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
         }
+        if let Some(listener) = agent {
+            tokio::spawn(agent::run(listener, state.clone()));
+        }
         let telemetry = state.telemetry.clone();
         accept::run(lobby.listener, router, state).await;
         end.abort();
         telemetry.flush().await;
         broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
     }
+}
+
+/// Takes a further address, where one is asked for.
+async fn listen(addr: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
+    let Some(addr) = addr else { return Ok(None) };
+    TcpListener::bind(addr).await.map(Some).map_err(|source| ServeError::Bind { addr, source })
 }

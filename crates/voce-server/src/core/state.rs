@@ -140,6 +140,16 @@ impl AppState {
         }
     }
 
+    /// Refuses an upgrade for which there is no slot now, where the server is set up to; else the socket is told.
+    pub(crate) fn before_upgrade(&self, slot: Result<(), ServerError>) -> Result<(), ServerError> {
+        match slot {
+            Err(ServerError::Busy { what, slots }) if self.options.refuse_upgrades => {
+                Err(ServerError::Full { what, slots })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The voice model of a name or alias; the first where no name is given.
     pub(crate) fn mouth(&self, name: Option<&str>) -> Result<&Arc<Mouth>, ServerError> {
         let first = self.mouths.first().ok_or(ServerError::NoModel("voice model"))?;

@@ -88,6 +88,7 @@ pub(crate) async fn connect(
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let options = Options::parse(&query)?;
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?.clone();
+    state.before_upgrade(ear.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_AUDIO_MESSAGE, move |wire| async move {
         live::run(for_run, wire, ear, options).await

@@ -57,12 +57,12 @@ impl Inlet {
         Ok(Self { encoding, rate, to, channels, resampler, carry, samples, mono, out, meter })
     }
 
-    /// Bytes whose work is that of so many samples at the higher of the two rates.
+    /// The bytes that cost as much work as `samples` at the higher of the two rates.
     pub(super) fn bytes_of(&self, samples: usize) -> usize {
         self.floats_of(samples) * self.encoding.bytes() * self.channels
     }
 
-    /// Samples, already such, whose work is that of so many at the higher of the two rates.
+    /// The decoded samples that cost as much work as `samples` at the higher of the two rates.
     pub(super) fn floats_of(&self, samples: usize) -> usize {
         let rate = u64::from(self.rate.min(self.to));
         (samples as u64 * rate / u64::from(self.to)) as usize

@@ -26,7 +26,7 @@ use crate::ears::{
 
 /// Rate of the clients' samples.
 const RATE: u32 = 24_000;
-/// Markers on their way; a client that has so many out is heard again when one has come back.
+/// Most markers on their way; a client at this limit is heard again when one has come back.
 const MAX_MARKERS: usize = 32;
 
 /// A connection. One that finds no slot is told so in the protocol's own words.
@@ -36,6 +36,7 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(state.mounted(uri.path()))?.clone();
+    state.before_upgrade(ear.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, ear).await

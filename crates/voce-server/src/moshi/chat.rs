@@ -10,7 +10,7 @@ use voce_audio::{AudioFormat, RawEncoding};
 use voce_engine::talker::{TalkEvent, TalkRequest};
 
 use super::tags::{Tag, handshake};
-use crate::core::audio_out::{Breath, Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder};
 use crate::core::error::ServerError;
 use crate::core::limits;
 use crate::core::query::{Query, short};
@@ -71,6 +71,7 @@ pub(crate) async fn connect(
     let query = Query::parse(query.as_deref().unwrap_or_default());
     let wish = Wish::parse(&query)?;
     let partner = state.partner(state.mounted(uri.path()).or_else(|| query.get("model")))?.clone();
+    state.before_upgrade(partner.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
         run(for_run, wire, partner, wish).await
@@ -104,7 +105,7 @@ async fn talk(
         Shape::Ogg => AudioFormat::OggOpus,
         Shape::Pcm => AudioFormat::Raw(RawEncoding::S16le),
     };
-    let voice = Encoder::new(Format::File(format), RATE).map_err(ServerError::from)?;
+    let voice = Encoder::new(format, RATE).map_err(ServerError::from)?;
     let mut talk = Talk {
         partner,
         wish,

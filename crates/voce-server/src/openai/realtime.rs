@@ -21,7 +21,7 @@ use dialect::Dialect;
 use event::Event;
 use session::Session;
 
-/// Commits that wait for their text; a client that has so many out is heard again when one is complete.
+/// Most commits that wait for their text; a client at this limit is heard again when one is complete.
 const MAX_COMMITS: usize = 32;
 
 /// Upgrades a connection, unless it wants another kind of session.
@@ -44,6 +44,7 @@ pub(crate) async fn connect(
             .iter()
             .any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
     let dialect = if is_beta { Dialect::Older } else { Dialect::Current };
+    state.before_upgrade(ear.check())?;
     let for_run = state.clone();
     Ok(ws::upgrade(&state, upgrade, limits::MAX_WS_MESSAGE, move |wire| async move {
         run(for_run, wire, ear, dialect).await

@@ -23,7 +23,7 @@ async fn start() -> Running {
     setup.start().await
 }
 
-/// An Ogg Opus stream whose third packet has so many bytes.
+/// An Ogg Opus stream whose third packet has `bytes`.
 fn endless_opus(bytes: usize) -> Vec<u8> {
     let mut writer = PacketWriter::new(Vec::new());
     let head = b"OpusHead\x01\x01\x00\x00\x80\xbb\x00\x00\x00\x00\x00".to_vec();
@@ -34,7 +34,7 @@ fn endless_opus(bytes: usize) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// A Matroska stream with a block that claims 64 GiB, and so many bytes of it.
+/// A Matroska stream with a block that claims 64 GiB, and the first `bytes` of it.
 fn endless_block(bytes: usize) -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../voce-audio/tests/fixtures/tone_48k_opus.webm");
     let file = std::fs::read(path).unwrap();

@@ -94,6 +94,7 @@ impl Default for Setup {
 pub(crate) struct Running {
     pub(crate) addr: SocketAddr,
     pub(crate) wyoming: Option<SocketAddr>,
+    pub(crate) agent: Option<SocketAddr>,
     pub(crate) store: Store,
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<Ended>>,
@@ -160,12 +161,12 @@ impl Setup {
         models.rooms = self.rooms;
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
         server.load().await.unwrap();
-        let (addr, wyoming) = (server.addr(), server.wyoming_addr());
+        let (addr, wyoming, agent) = (server.addr(), server.wyoming_addr(), server.agent_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(server.run(async move {
             let _ = stopped.await;
         }));
-        Running { addr, wyoming, store, stop: Some(stop), task: Some(task), _dir: dir }
+        Running { addr, wyoming, agent, store, stop: Some(stop), task: Some(task), _dir: dir }
     }
 }
 

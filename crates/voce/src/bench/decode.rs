@@ -155,7 +155,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Times frames of so many streams.
+    /// Times frames of `streams` at once.
     fn measure(&self, console: Console, exec: &mut Exec, streams: usize) -> Outcome {
         let Subject { args, config, model, device, linear, read, .. } = *self;
         let failed = |e: voce_runtime::cuda::CudaError| Failure::failed(e.to_string());

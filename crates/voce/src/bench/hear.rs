@@ -186,7 +186,7 @@ impl Subject<'_> {
     }
 }
 
-/// What every stream hears: an utterance, so many times.
+/// What every stream hears: an utterance, repeated.
 #[derive(Clone, Copy)]
 struct Sound<'a> {
     audio: &'a [f32],

@@ -73,7 +73,7 @@ pub(crate) struct HearArgs {
     pub(crate) pin: bool,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// Streaming in chunks of so many milliseconds: 80, 160, 320, 560 or 1120, by the model
+    /// Streaming in chunks of this many milliseconds: 80, 160, 320, 560 or 1120, by the model
     #[arg(long, value_name = "MS", env = "VOCE_CHUNK")]
     pub(crate) chunk: Option<u32>,
     /// Files that are heard side by side

@@ -112,6 +112,13 @@ pub(crate) struct Settings {
     /// this machine only [default: off]
     #[arg(long, value_name = "PORT", env = "VOCE_WYOMING")]
     pub(super) wyoming: Option<String>,
+    /// Port (or IP:PORT) where a load balancer is told in one line how much room there is (HAProxy's agent-check); it has
+    /// no keys: with keys a port alone is on this machine only [default: off]
+    #[arg(long, value_name = "PORT", env = "VOCE_AGENT_CHECK")]
+    pub(super) agent_check: Option<String>,
+    /// Answer a WebSocket for which no slot is free with 503 instead of an upgrade, so that a proxy can try the next machine
+    #[arg(long, env = "VOCE_REFUSE_UPGRADES")]
+    pub(super) refuse_upgrades: bool,
     /// Further paths of moshi's recognition
     #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_ASR_PATH", hide = true)]
     pub(super) asr_path: Vec<String>,
@@ -243,6 +250,8 @@ impl Settings {
             allow_host: list(self.allow_host, file.allow_host),
             require_key: self.require_key || file.require_key,
             wyoming: self.wyoming.or(file.wyoming),
+            agent_check: self.agent_check.or(file.agent_check),
+            refuse_upgrades: self.refuse_upgrades || file.refuse_upgrades,
             asr_path: list(self.asr_path, file.asr_path),
             tts_path: list(self.tts_path, file.tts_path),
             talk_path: list(self.talk_path, file.talk_path),

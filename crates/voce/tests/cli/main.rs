@@ -9,7 +9,9 @@ mod codec;
 mod codes;
 mod hear;
 mod kyutai;
+mod kyutai_bad;
 mod kyutai_say;
+mod logs;
 mod models;
 mod modules;
 #[cfg(feature = "nano")]

@@ -23,9 +23,14 @@ impl Drop for Server {
 }
 
 pub(crate) fn start(sandbox: &Sandbox, args: &[&str]) -> Server {
+    start_logged(sandbox, args, Stdio::null())
+}
+
+/// A server whose log goes where it is told.
+pub(crate) fn start_logged(sandbox: &Sandbox, args: &[&str], log: Stdio) -> Server {
     let mut all = vec!["serve", "--port", "0", "--json"];
     all.extend(args);
-    let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));

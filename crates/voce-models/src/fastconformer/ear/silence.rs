@@ -63,7 +63,7 @@ impl FastConformerEar {
         slots.into_iter().for_each(|slot| self.free(slot));
     }
 
-    /// What a stream would ask that has chunks of so many frames and a beam.
+    /// The wish of a stream with chunks of `chunk` frames and a beam.
     fn wish(&self, chunk: usize, beam: usize) -> Option<Wish> {
         let fresh = SearchState::new(&self.model.decoder, &SearchOptions::with_beam(beam)).ok()?;
         Some(Wish { shape: StreamShape { look_ahead: chunk - 1, language: 0 }, fresh, nbest: 0 })

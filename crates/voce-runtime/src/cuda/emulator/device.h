@@ -22,49 +22,65 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct dim3 { unsigned x, y, z; };
 
 namespace emulator {
-struct Thread { dim3 index; unsigned lane, warp; };
-extern thread_local Thread* current;
-extern thread_local dim3 block_index, block_dim, grid_dim;
+struct Grid { dim3 block_index, block_dim, grid_dim; };
+struct Thread { dim3 index; unsigned lane, warp, exchanges; const Grid* grid; };
+constexpr uintptr_t STACK = 256 * 1024;
+
+// The thread whose kernel runs: stacks begin at multiples of their size, with the address of their thread. A thread-local
+// variable would take a call at every step.
+inline Thread& current() {
+    uintptr_t here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    return **reinterpret_cast<Thread**>(here & ~(STACK - 1));
+}
+
 void block_barrier();
 void warp_barrier();
 void* shared();
 void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, unsigned shared_bytes);
-// A place per lane for values of up to 16 bytes.
-unsigned char* exchange(unsigned lane);
+// Places of a warp, one per lane, for values of up to 16 bytes. Two sets take turns: whoever writes into one again has
+// passed the barrier of the other, and so have all that read the first.
+using Places = unsigned char[32][16];
+Places& exchange(unsigned set);
+
+// Shows all lanes this one's value; returns where theirs are until the exchange after the next.
+template <class T> Places& show(T value) {
+    static_assert(sizeof(T) <= 16);
+    Places& places = exchange(current().exchanges++ & 1);
+    std::memcpy(places[current().lane], &value, sizeof(T));
+    warp_barrier();
+    return places;
+}
 
 template <class T> T swap_with(T value, unsigned from) {
-    static_assert(sizeof(T) <= 16);
-    std::memcpy(exchange(current->lane), &value, sizeof(T));
-    warp_barrier();
     T got;
-    std::memcpy(&got, exchange(from), sizeof(T));
-    warp_barrier();
+    std::memcpy(&got, show(value)[from], sizeof(T));
     return got;
 }
 }  // namespace emulator
 
-#define threadIdx (emulator::current->index)
-#define blockIdx (emulator::block_index)
-#define blockDim (emulator::block_dim)
-#define gridDim (emulator::grid_dim)
+#define threadIdx (emulator::current().index)
+#define blockIdx (emulator::current().grid->block_index)
+#define blockDim (emulator::current().grid->block_dim)
+#define gridDim (emulator::current().grid->grid_dim)
 
 inline void __syncthreads() { emulator::block_barrier(); }
 inline void __syncwarp(unsigned = ~0u) { emulator::warp_barrier(); }
 template <class T> T __shfl_sync(unsigned, T v, int lane) { return emulator::swap_with(v, lane & 31); }
 template <class T> T __shfl_xor_sync(unsigned, T v, int mask) {
-    return emulator::swap_with(v, (emulator::current->lane ^ mask) & 31);
+    return emulator::swap_with(v, (emulator::current().lane ^ mask) & 31);
 }
 template <class T> T __shfl_down_sync(unsigned, T v, int by) {
-    unsigned to = emulator::current->lane + by;
-    return emulator::swap_with(v, to > 31 ? emulator::current->lane : to);
+    unsigned to = emulator::current().lane + by;
+    return emulator::swap_with(v, to > 31 ? emulator::current().lane : to);
 }
 template <class T> T __shfl_up_sync(unsigned, T v, int by) {
-    int to = (int)emulator::current->lane - by;
-    return emulator::swap_with(v, to < 0 ? emulator::current->lane : (unsigned)to);
+    int to = (int)emulator::current().lane - by;
+    return emulator::swap_with(v, to < 0 ? emulator::current().lane : (unsigned)to);
 }
 inline unsigned __ballot_sync(unsigned, int p) {
     unsigned bits = 0;
-    for (unsigned l = 0; l < 32; l++) bits |= (unsigned)(emulator::swap_with(p != 0 ? 1 : 0, l)) << l;
+    emulator::Places& places = emulator::show<unsigned char>(p != 0);
+    for (unsigned l = 0; l < 32; l++) bits |= (unsigned)(places[l][0] & 1) << l;
     return bits;
 }
 inline int __any_sync(unsigned m, int p) { return __ballot_sync(m, p) != 0; }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <algorithm>
+#include <memory>
 #include <sys/mman.h>
 #include <vector>
 
@@ -40,7 +41,6 @@ voce_switch:
 namespace emulator {
 namespace {
 enum class State { Ready, AtBlock, AtWarp, Done };
-constexpr size_t STACK = 256 * 1024;
 constexpr unsigned MAX_THREADS = 1024;
 
 #ifdef FIBRES_BY_HAND
@@ -49,20 +49,31 @@ using Place = void*;
 using Place = ucontext_t;
 #endif
 
-struct Fibre { Thread thread; Place place; State state; };
+struct Machine;
+struct Fibre { Thread thread; Place place; State state; Machine* machine; };
 
 struct Machine {
     Fibre fibres[MAX_THREADS];
+    Grid grid{};
+    // What was mapped, and the first multiple of a stack's size in it.
+    void* mapped = nullptr;
     unsigned char* stacks = nullptr;
     Place home{};
     std::vector<unsigned char> shared;
-    alignas(16) unsigned char exchange[MAX_THREADS / 32][32][16];
+    alignas(16) Places exchange[2][MAX_THREADS / 32];
     void (*kernel)(const void*) = nullptr;
     const void* args = nullptr;
     unsigned threads = 0;
+
+    ~Machine() {
+        if (mapped) munmap(mapped, (MAX_THREADS + 1) * STACK);
+    }
 };
 
-thread_local Machine machine;
+// The machine of a thread that has run a kernel.
+thread_local std::unique_ptr<Machine> owner;
+
+Fibre& running() { return reinterpret_cast<Fibre&>(current()); }
 
 void switch_to(Place& from, Place& to) {
 #ifdef FIBRES_BY_HAND
@@ -72,20 +83,30 @@ void switch_to(Place& from, Place& to) {
 #endif
 }
 
+// Leaves this fibre for the next one that is ready, in the order of their numbers; after the last one, for home.
 void stop(State state) {
-    Fibre* self = reinterpret_cast<Fibre*>(current);
+    Fibre* self = &running();
+    Machine& m = *self->machine;
     self->state = state;
-    switch_to(self->place, machine.home);
+    for (Fibre* next = self + 1; next < m.fibres + m.threads; next++) {
+        if (next->state == State::Ready) {
+            switch_to(self->place, next->place);
+            return;
+        }
+    }
+    switch_to(self->place, m.home);
 }
 
 void begin() {
-    machine.kernel(machine.args);
+    Machine& m = *running().machine;
+    m.kernel(m.args);
     stop(State::Done);
     std::abort();
 }
 
 // Lets a fibre begin on its stack.
 void prepare(Fibre& f, unsigned char* stack) {
+    *reinterpret_cast<Thread**>(stack) = &f.thread;
 #ifdef FIBRES_BY_HAND
     // A frame that voce_switch pops: six registers, then begin() as the return address. The stack is
     // then where a call would leave it: 8 below a multiple of 16.
@@ -103,22 +124,25 @@ void prepare(Fibre& f, unsigned char* stack) {
 #endif
 }
 
-void run_block() {
-    Machine& m = machine;
+void run_block(Machine& m) {
+    const dim3 block_dim = m.grid.block_dim;
     for (unsigned t = 0; t < m.threads; t++) {
         Fibre& f = m.fibres[t];
         f.thread.index = {t % block_dim.x, t / block_dim.x % block_dim.y, t / block_dim.x / block_dim.y};
         f.thread.lane = t % 32;
         f.thread.warp = t / 32;
+        f.thread.exchanges = 0;
+        f.thread.grid = &m.grid;
+        f.machine = &m;
         f.state = State::Ready;
         prepare(f, m.stacks + t * STACK);
     }
     for (;;) {
         bool ran = false, alive = false, all_at_block = true;
-        for (unsigned t = 0; t < m.threads; t++) {
+        // Those that are ready run one after the other, each until it waits; the last one comes back here.
+        for (unsigned t = 0; t < m.threads && !ran; t++) {
             Fibre& f = m.fibres[t];
             if (f.state == State::Ready) {
-                current = &f.thread;
                 switch_to(m.home, f.place);
                 ran = true;
             }
@@ -153,19 +177,23 @@ void run_block() {
 }
 }  // namespace
 
-thread_local Thread* current = nullptr;
-thread_local dim3 block_index, block_dim, grid_dim;
 void block_barrier() { stop(State::AtBlock); }
 void warp_barrier() { stop(State::AtWarp); }
-void* shared() { return machine.shared.data() + (-(uintptr_t)machine.shared.data() & 127); }
-unsigned char* exchange(unsigned lane) { return machine.exchange[current->warp][lane]; }
+void* shared() {
+    unsigned char* data = running().machine->shared.data();
+    return data + (-(uintptr_t)data & 127);
+}
+Places& exchange(unsigned set) { return running().machine->exchange[set][current().warp]; }
 
 void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, unsigned shared_bytes) {
-    Machine& m = machine;
-    if (!m.stacks) {
-        m.stacks = static_cast<unsigned char*>(mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
-                                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-        if (m.stacks == MAP_FAILED) std::abort();
+    if (!owner) owner = std::make_unique<Machine>();
+    Machine& m = *owner;
+    if (!m.mapped) {
+        void* mapped = mmap(nullptr, (MAX_THREADS + 1) * STACK, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped == MAP_FAILED) std::abort();
+        m.mapped = mapped;
+        m.stacks = reinterpret_cast<unsigned char*>((reinterpret_cast<uintptr_t>(mapped) + STACK - 1) & ~(STACK - 1));
     }
     m.threads = block.x * block.y * block.z;
     if (m.threads == 0 || m.threads > MAX_THREADS) {
@@ -176,13 +204,13 @@ void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, u
     m.shared.assign(shared_bytes + 128, 0xff);
     m.kernel = kernel;
     m.args = args;
-    block_dim = block;
-    grid_dim = grid;
+    m.grid.block_dim = block;
+    m.grid.grid_dim = grid;
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                block_index = {x, y, z};
-                run_block();
+                m.grid.block_index = {x, y, z};
+                run_block(m);
             }
 }
 }  // namespace emulator

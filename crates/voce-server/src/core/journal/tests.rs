@@ -111,7 +111,7 @@ fn below_all(root: &Path) -> Vec<String> {
     found
 }
 
-/// A disk that takes so many bytes and is then full.
+/// A disk that takes the bytes of its second field and is then full.
 struct Full(Cursor<Vec<u8>>, usize);
 
 impl io::Write for Full {
