@@ -16,13 +16,13 @@ from randomise import fit_codebooks, published, randomise, save, sound
 torch.set_grad_enabled(False)
 
 
-def make_mimi(path: Path, config: dict, gen: torch.Generator):
+def make_mimi(path: Path, config: dict, gen: torch.Generator, decay: float = 0.8):
     """A random Mimi, written in the published naming and read back by the package's own loader."""
     total = config["quantizer"]["n_q"]
     mimi = loaders.get_mimi(None, config, num_codebooks=total)
     randomise(mimi, gen)
     frame = mimi.frame_size
-    fit_codebooks(mimi, sound(3, 20 * frame, config["sample_rate"], gen), gen)
+    fit_codebooks(mimi, sound(3, 20 * frame, config["sample_rate"], gen), gen, decay)
     last = mimi.decoder.model[-1].conv.conv
     loud = float(mimi.decode(mimi.encode(sound(2, 10 * frame, config["sample_rate"], gen))).std())
     last.weight.mul_(0.2 / loud)

@@ -34,14 +34,15 @@ def randomise(model: torch.nn.Module, gen: torch.Generator):
             b.fill_(1.0)
 
 
-def fit_codebooks(mimi, pcm: torch.Tensor, gen: torch.Generator):
-    """Puts the entries where the latents of `pcm` are, so that codes depend on the audio."""
+def fit_codebooks(mimi, pcm: torch.Tensor, gen: torch.Generator, decay: float):
+    """Puts the entries where the latents of `pcm` are, each codebook's `decay` as far apart as the one before, so that codes
+    depend on the audio."""
     latents = mimi._encode_to_unquantized_latent(pcm)
     for rvq in (mimi.quantizer.rvq_first, mimi.quantizer.rvq_rest):
         x = rvq.input_proj(latents).transpose(1, 2).flatten(0, 1)
         for i, layer in enumerate(rvq.vq.layers):
             book = layer._codebook
-            entries = float(x.std(0).mean()) * 0.8**i * torch.randn(book.embedding_sum.shape, generator=gen)
+            entries = float(x.std(0).mean()) * decay**i * torch.randn(book.embedding_sum.shape, generator=gen)
             if i == 0:
                 entries += x.mean(0)
             book.embedding_sum.copy_(entries * book.cluster_usage.clamp(min=1e-5)[:, None])

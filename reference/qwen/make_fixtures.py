@@ -143,7 +143,7 @@ def build(name: str, out: Path, seed: int) -> dict:
     folder.mkdir(parents=True)
     base_seed = 1000 * seed + sum(name.encode())
     ids, text_vocab, vocab = tokens.write(folder)
-    config = cases.model_config(case["kind"], case["size"], ids, vocab, text_vocab + 4, case["talker"], case["predictor"],
+    config = cases.model_config(case["kind"], case["size"], ids, vocab, case.get("text_vocab", text_vocab + 4), case["talker"], case["predictor"],
                                 case["groups"], case.get("speaker"))
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", cases.GENERATION)

@@ -20,6 +20,11 @@ pub trait Output: Send {
     /// Overwrites earlier bytes; `false` where that is not possible.
     fn patch(&mut self, offset: u64, bytes: &[u8]) -> Result<bool, AudioError>;
 
+    /// Whether [`patch`](Self::patch) works here.
+    fn patches(&self) -> bool {
+        false
+    }
+
     /// Completes the output; nothing may be written after it.
     fn commit(&mut self) -> Result<(), AudioError>;
 }
@@ -33,6 +38,9 @@ impl<T: Output + ?Sized> Output for Box<T> {
     }
     fn patch(&mut self, offset: u64, bytes: &[u8]) -> Result<bool, AudioError> {
         (**self).patch(offset, bytes)
+    }
+    fn patches(&self) -> bool {
+        (**self).patches()
     }
     fn commit(&mut self) -> Result<(), AudioError> {
         (**self).commit()
@@ -154,6 +162,10 @@ impl Output for AtomicFile {
             w.seek(SeekFrom::End(0))
         })?;
         Ok(true)
+    }
+
+    fn patches(&self) -> bool {
+        true
     }
 
     fn commit(&mut self) -> Result<(), AudioError> {

@@ -5,7 +5,7 @@ mod common;
 use std::io::{self, Write};
 
 use common::*;
-use voce_audio::encode::{OpusOptions, OpusWriter, sink_to};
+use voce_audio::encode::{Mp3Writer, OpusOptions, OpusWriter, sink_to};
 use voce_audio::output::{AtomicFile, Output, Pipe};
 use voce_audio::wav::{WavSample, WavWriter, wav_header};
 use voce_audio::*;
@@ -17,11 +17,12 @@ fn names(dir: &std::path::Path) -> Vec<String> {
     names
 }
 
-const FORMATS: [AudioFormat; 7] = [
+const FORMATS: [AudioFormat; 8] = [
     AudioFormat::Wav(WavSample::S16),
     AudioFormat::Wav(WavSample::F32),
     AudioFormat::Flac,
     AudioFormat::OggOpus,
+    AudioFormat::Mp3,
     AudioFormat::Raw(RawEncoding::S16le),
     AudioFormat::Raw(RawEncoding::Mulaw),
     AudioFormat::Raw(RawEncoding::F32le),
@@ -215,12 +216,51 @@ fn opus_streams_as_it_goes() {
 }
 
 #[test]
+fn mp3_files_have_their_length_and_pipes_play_as_they_come() {
+    for rate in [8_000, 22_050, 24_000, 48_000] {
+        let tone = sine(440.0, rate, rate as usize * 3 / 2);
+        let file = encode(&tone, rate, AudioFormat::Mp3);
+        assert!(file.windows(4).take(64).any(|tag| tag == b"Info"), "{rate} Hz: a file has the tag");
+        let audio = decode_bytes(&file, None, &DecodeLimits::default()).unwrap();
+        assert_eq!(
+            (audio.sample_rate, audio.samples.len()),
+            (rate, tone.len()),
+            "the tag tells the exact length"
+        );
+        let middle = rate as usize / 4..rate as usize;
+        let (amplitude, db) = fit_sine(&audio.samples[middle], 440.0, rate);
+        assert!((amplitude - 0.5).abs() < 0.02 && db > 25.0, "{rate} Hz: {amplitude} {db} dB");
+    }
+    // A pipe cannot be patched: no tag with a wrong length, and the frames begin before the end.
+    let mut bytes = Vec::new();
+    let mut sink = Mp3Writer::new(Pipe::new(&mut bytes), 24000).unwrap();
+    sink.write(&sine(440.0, 24000, 24000)).unwrap();
+    drop(sink);
+    assert!(bytes.len() > 6000, "{} bytes of a second came before its end", bytes.len());
+    assert!(!bytes.windows(4).take(64).any(|tag| tag == b"Info"));
+    let audio = decode_bytes(&bytes, None, &DecodeLimits::default()).unwrap();
+    assert!(audio.samples.len() > 24000 * 9 / 10, "{}", audio.samples.len());
+    // Nothing said is still a file; no rate is refused.
+    assert!(decode_bytes(&encode(&[], 24000, AudioFormat::Mp3), None, &DecodeLimits::default()).is_ok());
+    assert_eq!(Mp3Writer::new(Pipe::new(Vec::new()), 0).err().map(|e| e.code()), Some("encode_failed"));
+}
+
+#[test]
 fn format_names() {
-    for (name, want) in
-        [("WAV", "audio/wav"), ("flac", "audio/flac"), ("opus", "audio/ogg"), ("pcm", "audio/pcm")]
-    {
+    for (name, want) in [
+        ("WAV", "audio/wav"),
+        ("flac", "audio/flac"),
+        ("opus", "audio/ogg"),
+        ("MP3", "audio/mpeg"),
+        ("pcm", "audio/pcm"),
+    ] {
         assert_eq!(AudioFormat::from_name(name).unwrap().media_type(), want);
     }
     assert_eq!(AudioFormat::from_path("a/b.ogg".as_ref()), Some(AudioFormat::OggOpus));
-    assert_eq!(AudioFormat::from_path("a/b.mp3".as_ref()), None);
+    assert_eq!(AudioFormat::from_path("a/b.mp3".as_ref()), Some(AudioFormat::Mp3));
+    assert_eq!(AudioFormat::from_path("a/b.m4a".as_ref()), None);
+    // Every name that an error offers is one that works.
+    for name in voce_audio::encode::FORMATS.split([',', ' ']).map(|name| name.trim_matches(['(', ')'])) {
+        assert!(name.is_empty() || name == "or" || AudioFormat::from_name(name).is_some(), "{name}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What `auto` stands for on this machine, and why.
 
 use voce_nn::Precision;
+use voce_runtime::Isa;
 use voce_runtime::cuda::{self, CudaError, DeviceInfo};
 
 use crate::DeviceChoice;
@@ -18,24 +19,22 @@ pub struct Auto {
     pub precision_reason: &'static str,
 }
 
-/// The precision that `auto` stands for, on a GPU or on the CPU, and why.
-pub fn auto_precision(on_gpu: bool) -> (Precision, &'static str) {
+/// The precision that `auto` stands for, on a GPU or on a CPU with an instruction set, and why.
+pub fn auto_precision(on_gpu: bool, isa: Isa) -> (Precision, &'static str) {
     if on_gpu {
         (Precision::Bf16, "tensor cores multiply it at full rate and the weights lose nothing")
     } else {
-        (
-            Precision::Int8,
-            "reads a quarter of the memory that f32 does, without a difference that listeners hear",
-        )
+        Precision::auto(isa)
     }
 }
 
-/// What `auto` chooses here; no device is opened, so one that is chosen may still fail to open.
-pub fn auto() -> Auto {
-    choose(cuda::devices())
+/// What `auto` chooses here, with this instruction set where it is the CPU; no device is opened, so one that is chosen may
+/// still fail to open.
+pub fn auto(isa: Isa) -> Auto {
+    choose(cuda::devices(), isa)
 }
 
-fn choose(devices: Result<Vec<DeviceInfo>, CudaError>) -> Auto {
+fn choose(devices: Result<Vec<DeviceInfo>, CudaError>, isa: Isa) -> Auto {
     let (device, device_reason) = match devices {
         Ok(gpus) => match gpus.first() {
             Some(first) => (DeviceChoice::Cuda(0), format!("{first} is the first GPU of {}", gpus.len())),
@@ -44,7 +43,7 @@ fn choose(devices: Result<Vec<DeviceInfo>, CudaError>) -> Auto {
         Err(CudaError::NoDriver) => (DeviceChoice::Cpu, "there is no NVIDIA driver".to_owned()),
         Err(error) => (DeviceChoice::Cpu, format!("the GPU cannot be used: {error}")),
     };
-    let (precision, precision_reason) = auto_precision(device != DeviceChoice::Cpu);
+    let (precision, precision_reason) = auto_precision(device != DeviceChoice::Cpu, isa);
     Auto { device, device_reason, precision, precision_reason }
 }
 
@@ -63,7 +62,7 @@ mod tests {
             driver: 12_000,
             cooperative: true,
         };
-        let two = choose(Ok(vec![gpu("A"), gpu("B")]));
+        let two = choose(Ok(vec![gpu("A"), gpu("B")]), Isa::Scalar);
         assert_eq!((two.device, two.precision), (DeviceChoice::Cuda(0), Precision::Bf16));
         assert!(two.device_reason.contains("A (sm_90, 80 GiB)") && two.device_reason.contains("of 2"));
         for (devices, reason) in [
@@ -71,7 +70,7 @@ mod tests {
             (Err(CudaError::NoDriver), "no NVIDIA driver"),
             (Err(CudaError::NoDevice { asked: 0, found: 0 }), "cannot be used: no device cuda:0"),
         ] {
-            let chosen = choose(devices);
+            let chosen = choose(devices, Isa::Avx2);
             assert_eq!((chosen.device, chosen.precision), (DeviceChoice::Cpu, Precision::Int8));
             assert!(chosen.device_reason.contains(reason), "{}", chosen.device_reason);
         }

@@ -19,6 +19,8 @@ pub enum Role {
     Linear,
     /// Convolutions.
     Conv,
+    /// Convolutions that make samples of a codec's latents.
+    Codec,
     /// Tables of embeddings.
     Embedding,
 }
@@ -30,6 +32,7 @@ impl Role {
             Role::Backbone => formats.backbone,
             Role::Linear => formats.linear,
             Role::Conv => formats.conv,
+            Role::Codec => formats.codec,
             Role::Embedding => formats.embedding,
         }
     }

@@ -120,7 +120,9 @@ fn shared(number: usize) -> Result<Arc<Device>, CudaError> {
     }
     if cuda::must_compile(number) {
         // Whoever waits should know what for.
-        tracing::warn!("compiling kernels for GPU {number}: up to a minute, once");
+        tracing::warn!(
+            "compiling kernels for GPU {number}, once: up to a minute of one core, on all cores (docs/cuda.md tells how to ship them)"
+        );
     }
     let device = Device::open(number)?;
     device.tune(Tuning { tf32: true, ..Tuning::default() });
@@ -146,11 +148,9 @@ impl Place {
         Ok(Self { device, isa: Isa::chosen(isa)? })
     }
 
-    /// The precision that was asked for, or the one that suits the place: int8 on a CPU, and bf16 on a GPU, whose memory
-    /// is faster.
+    /// The precision that was asked for, or what `auto` stands for here.
     pub(crate) fn precision(&self, asked: Option<Precision>) -> Precision {
-        let suits = if self.device.is_some() { Precision::Bf16 } else { Precision::Int8 };
-        asked.unwrap_or(suits)
+        asked.unwrap_or_else(|| crate::auto_precision(self.device.is_some(), self.isa).0)
     }
 
     /// The formats of a precision here.
@@ -223,8 +223,10 @@ mod tests {
     #[test]
     fn four_bits_are_refused_on_a_gpu_and_the_cpu_is_always_there() {
         assert!(DeviceChoice::Cpu.open().unwrap().is_none());
-        let place = Place::new(&Placement::Cpu, None).unwrap();
-        assert_eq!(place.precision(None), Precision::Int8);
+        let place = Place::new(&Placement::Cpu, Some(Isa::best())).unwrap();
+        let scalar = Place::new(&Placement::Cpu, Some(Isa::Scalar)).unwrap();
+        assert_eq!(scalar.precision(None), Precision::Bf16);
+        assert_eq!(place.precision(None), Precision::auto(Isa::best()).0);
         assert_eq!(place.precision(Some(Precision::F32)), Precision::F32);
         assert!(place.formats(Precision::Int4).is_ok());
     }

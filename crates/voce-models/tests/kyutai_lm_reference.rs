@@ -4,8 +4,13 @@
 mod backend;
 mod kyutai;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use kyutai::{Case, check};
-use voce_models::kyutai::{Condition, Lm, LmState};
+use voce_models::kyutai::{Condition, Conditioner, Fuser, Lm, LmState};
+use voce_nn::weights::{SafetensorsFile, Tensor};
+use voce_nn::{WeightError, Weights};
 use voce_runtime::{Exec, SampleRow, Sampling};
 
 const TOLERANCE: f32 = 2e-5;
@@ -136,4 +141,63 @@ fn a_slot_in_company_is_the_stream_alone() {
         }
         assert_eq!(compared, 4 * steps);
     }
+}
+
+/// A file of weights, and more tensors.
+struct Joined(SafetensorsFile, BTreeMap<&'static str, (Vec<usize>, Vec<f32>)>);
+
+impl Weights for Joined {
+    fn get(&self, name: &str, expected: &[usize]) -> Result<Option<Tensor>, WeightError> {
+        match self.1.get(name) {
+            Some((shape, values)) => Ok(Some(Tensor { shape: shape.clone(), values: values.clone() })),
+            None => self.0.get(name, expected),
+        }
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.1.get(name).map_or_else(|| self.0.shape(name), |(shape, _)| Some(shape.clone()))
+    }
+}
+
+/// The crate `moshi` has such conditions, the published package has none: a table with the same row is the reference.
+#[test]
+fn a_number_as_a_condition_is_its_sines_through_a_layer() {
+    let case = Case::open("lm_heads");
+    let (width, dim, number, scale, period) = (case.config.dim, 6, -0.56f64, 25.0, 100.0);
+    let angles: Vec<f64> = (0..3).map(|i| number * scale / f64::powf(period, f64::from(i) / 2.0)).collect();
+    let waves = angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin()));
+    let embedded: Vec<f32> = waves.map(|v| v as f32).chain([0.0; 6]).collect();
+    let rows = |n: usize| (0..n).map(|i| ((i * 37 % 19) as f32 - 9.0) / 40.0).collect::<Vec<f32>>();
+    let more = BTreeMap::from([
+        ("condition_provider.conditioners.delay.embed.weight", (vec![2, dim], embedded)),
+        ("condition_provider.conditioners.delay.output_proj.weight", (vec![width, dim], rows(width * dim))),
+        ("condition_provider.conditioners.delay.learnt_padding", (vec![1, 1, width], rows(width))),
+    ]);
+    let hidden = |conditioner: Conditioner, said: Option<&str>| {
+        let file = SafetensorsFile::open(&case.dir.join("model.safetensors")).unwrap();
+        let loader = backend::loader(Arc::new(Joined(file, more.clone())));
+        let mut config = case.config.clone();
+        config.conditioners.insert("delay".into(), conditioner);
+        config.fuser = Some(Fuser { sum: vec!["delay".into()], ..Fuser::default() });
+        config.check().unwrap();
+        let mut exec = backend::exec(2);
+        let lm = Lm::load(&mut exec, &loader, &config, case.formats).unwrap();
+        let mut state = lm.state(1);
+        let conditions = [Condition { name: "delay".into(), value: said.map(str::to_owned) }];
+        lm.start(&mut exec, &mut state, 0, &conditions);
+        let mut run = Run { case: &case, lm: &lm, exec, state };
+        (0..3).flat_map(|step| run.step(&[0], &[(0, step)]).remove(0).0).collect::<Vec<f32>>()
+    };
+    let table = || Conditioner::Lut { bins: 1, dim, values: vec!["it".into()] };
+    let sines = |value: Option<f64>| Conditioner::Continuous {
+        dim,
+        scale: scale as f32,
+        period: period as f32,
+        value: value.map(|v| v as f32),
+    };
+    let (said, unsaid) = (hidden(sines(Some(number)), None), hidden(sines(None), None));
+    check("a number", &said, &hidden(table(), Some("it")), TOLERANCE);
+    check("no number", &unsaid, &hidden(table(), None), TOLERANCE);
+    assert_ne!(said, unsaid);
+    assert_ne!(said, hidden(sines(Some(-1.0)), None));
 }

@@ -2,9 +2,9 @@
 
 mod qwen;
 
-use qwen::{CASES, Model, Place, Run};
-use voce_models::decoder::{FramePrompt, FrameShape, FrameState};
-use voce_models::qwen::{Ask, Layout, Voice, Who};
+use qwen::{CASES, Model, Place, Run, begin, layout};
+use voce_models::decoder::{FramePrompt, FrameShape};
+use voce_models::qwen::Voice;
 use voce_models::speech::SpeakRequest;
 use voce_nn::Precision;
 use voce_runtime::{Buffer, SampleOp, SampleRow, Tokens};
@@ -39,50 +39,6 @@ impl Agreement {
         self.same += usize::from(best(got) == best(want));
         self.of += 1;
     }
-}
-
-/// The prompt of a run.
-fn layout(model: &Model, run: &Run, voice: Option<&Voice>) -> Layout {
-    let config = &model.config;
-    let language = run.language.as_ref().map(|l| l.to_lowercase()).filter(|l| l != "auto");
-    let language = match voice {
-        Some(voice) => voice.language(config, language.as_deref()),
-        None => language.map(|name| config.talker_config.codec_language_id[&name]),
-    };
-    let instruct = run.instruct.as_ref().filter(|text| !text.is_empty() && config.takes_instructions());
-    let message = |text: &String| model.tokenizer.encode(&format!("<|im_start|>user\n{text}<|im_end|>\n"));
-    let (tokens, instruct) = (model.tokenizer.encode(&run.text), instruct.map_or_else(Vec::new, message));
-    let ids = model.dump.ids(&format!("{}/input_ids", run.name));
-    assert_eq!(tokens, ids[3..ids.len() - 5], "text of {}", run.name);
-    assert_eq!(model.role(), ids[..3], "role of {}", run.name);
-    if model.dump.has(&format!("{}/instruct_ids", run.name)) {
-        assert_eq!(instruct, model.dump.ids(&format!("{}/instruct_ids", run.name)));
-    } else {
-        assert!(instruct.is_empty(), "{}", run.name);
-    }
-    if let Some(text) = &run.ref_text {
-        let ids = model.dump.ids(&format!("{}/ref_ids", run.name));
-        assert_eq!(model.tokenizer.encode(text), ids[3..ids.len() - 2]);
-    }
-    let ask = Ask {
-        text: &tokens,
-        open: false,
-        instruct: &instruct,
-        role: &model.role(),
-        language,
-        who: voice.map_or(Who::Nobody, Voice::who),
-        mode: run.mode,
-    };
-    ask.layout(config)
-}
-
-fn begin(place: &mut Place, model: &Model, state: &mut FrameState, run: &Run, slot: usize) -> Layout {
-    let voice = model.voice(run);
-    let layout = layout(model, run, voice.as_ref());
-    let vector = layout.speaker.zip(voice.as_ref().and_then(Voice::embedding));
-    let prompt = FramePrompt { slot, rows: &layout.rows, vector };
-    model.talker.frames().begin(&mut place.exec, state, &[prompt]);
-    layout
 }
 
 /// Every step of a run; gives the codes of its frames.

@@ -33,6 +33,16 @@ pub struct Conv1dConfig {
     pub padding: Padding,
 }
 
+/// Outputs and inputs from which int8 is faster than f32: kernels pad to them.
+const INT8_SHAPE: (usize, usize) = (16, 64);
+
+/// The format for a convolution of this shape: the ones that begin or end in samples are too narrow to gain by int8, and
+/// what they would lose is heard.
+fn worthwhile(format: Format, outputs: usize, inputs: usize) -> Format {
+    let narrow = outputs < INT8_SHAPE.0 || inputs < INT8_SHAPE.1;
+    if format == Format::Int8 && narrow { Format::F32 } else { format }
+}
+
 /// A causal convolution.
 pub struct Conv1d {
     w: Matrix,
@@ -55,6 +65,7 @@ impl Conv1d {
             }
             Ok(rows)
         };
+        let format = worthwhile(format, c.outputs, c.kernel * c.inputs);
         let w = l.packed("weight", format, c.outputs, c.kernel * c.inputs, rows)?;
         Ok(Self { w, bias: l.optional("bias", &[c.outputs])?.map(Vector::from), config: c })
     }
@@ -199,6 +210,7 @@ impl ConvTranspose1d {
             Ok(rows)
         };
         let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride).into());
+        let format = worthwhile(format, stride * outputs, taps * inputs);
         let w = l.packed("weight", format, stride * outputs, taps * inputs, rows)?;
         Ok(Self { w, bias, inputs, outputs, taps })
     }

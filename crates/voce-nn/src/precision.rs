@@ -12,7 +12,7 @@ pub enum Precision {
     F32,
     /// bfloat16 everywhere.
     Bf16,
-    /// Int8 linears; convolutions bf16 on AMX, else f32.
+    /// Int8 linears; convolutions bf16 on AMX, else f32, and those of speech codecs int8 where f32 is slow.
     Int8,
     /// Four-bit backbone, the rest as int8.
     Int4,
@@ -36,6 +36,33 @@ impl Precision {
             Precision::Fp8 => "fp8",
         }
     }
+
+    /// What `auto` stands for on an instruction set, and why: what ran fastest there of what sounds the same. The
+    /// figures are in docs/performance.md.
+    pub fn auto(isa: Isa) -> (Precision, &'static str) {
+        match isa {
+            Isa::Scalar => (
+                Precision::Bf16,
+                "without vector products of bytes, floats are several times as fast as int8; bf16 reads half of what f32 does",
+            ),
+            Isa::Avx2 => (
+                Precision::Int8,
+                "pairs of bytes are multiplied at 1.6 times the rate of f32, and a quarter of the memory is read",
+            ),
+            Isa::Avx512Bw => (
+                Precision::Int8,
+                "pairs of bytes are multiplied somewhat faster than f32, and a quarter of the memory is read",
+            ),
+            Isa::AvxVnni | Isa::Avx512 => (
+                Precision::Int8,
+                "VNNI multiplies four bytes at once, several times the rate of f32, and a quarter of the memory is read",
+            ),
+            Isa::Amx => (
+                Precision::Int8,
+                "tiles multiply bytes at twice the rate of bf16, and half of its memory is read",
+            ),
+        }
+    }
 }
 
 impl fmt::Display for Precision {
@@ -52,7 +79,7 @@ pub struct UnknownPrecision(pub String);
 impl FromStr for Precision {
     type Err = UnknownPrecision;
 
-    /// `auto` is int8: as fast as the kernels go without a loss that listeners hear.
+    /// `auto` is int8, as on every CPU with vector products of bytes; [`Precision::auto`] knows the instruction set.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         if s == "auto" {
             return Ok(Precision::Int8);
@@ -71,6 +98,8 @@ pub struct Formats {
     pub linear: Format,
     /// Convolutions.
     pub conv: Format,
+    /// Convolutions that make samples of a codec's latents.
+    pub codec: Format,
     /// Embedding tables: f32 or bf16.
     pub embedding: Format,
     /// Keys and values.
@@ -88,10 +117,16 @@ impl Formats {
     pub fn new(precision: Precision, isa: Isa) -> Self {
         // Without tiles a bf16 product is an f32 one that widens first: slower, and no more exact.
         let conv = if isa >= Isa::Amx { Format::Bf16 } else { Format::F32 };
+        // Where registers are narrow or lack VNNI, convolutions in f32 would be the larger part of a codec's time.
+        let codec = match isa {
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Bw => Format::Int8,
+            Isa::Scalar | Isa::Avx512 | Isa::Amx => conv,
+        };
         let small = |backbone| Formats {
             backbone,
             linear: Format::Int8,
             conv,
+            codec,
             embedding: Format::Bf16,
             kv: KvFormat::Bf16,
         };
@@ -100,6 +135,7 @@ impl Formats {
                 backbone: Format::F32,
                 linear: Format::F32,
                 conv: Format::F32,
+                codec: Format::F32,
                 embedding: Format::F32,
                 kv: KvFormat::F32,
             },
@@ -107,6 +143,7 @@ impl Formats {
                 backbone: Format::Bf16,
                 linear: Format::Bf16,
                 conv: Format::Bf16,
+                codec: Format::Bf16,
                 embedding: Format::Bf16,
                 kv: KvFormat::Bf16,
             },
@@ -133,7 +170,33 @@ mod tests {
     #[test]
     fn f32_is_f32_everywhere() {
         let f = Formats::new(Precision::F32, Isa::Amx);
-        assert!([f.backbone, f.linear, f.conv, f.embedding].iter().all(|x| *x == Format::F32));
+        assert!([f.backbone, f.linear, f.conv, f.codec, f.embedding].iter().all(|x| *x == Format::F32));
         assert_eq!(f.kv, KvFormat::F32);
+    }
+
+    #[test]
+    fn auto_is_int8_wherever_bytes_have_vector_products() {
+        for isa in Isa::ALL {
+            let (precision, reason) = Precision::auto(isa);
+            let wanted = if isa == Isa::Scalar { Precision::Bf16 } else { Precision::Int8 };
+            assert_eq!(precision, wanted, "{isa}");
+            assert!(!reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn codecs_convolve_bytes_only_where_floats_are_slow_and_bytes_were_asked_for() {
+        for isa in Isa::ALL {
+            let narrow = [Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw].contains(&isa);
+            for precision in Precision::ON_CPU {
+                let f = Formats::new(precision, isa);
+                let small = matches!(precision, Precision::Int8 | Precision::Int4);
+                assert_eq!(
+                    f.codec,
+                    if narrow && small { Format::Int8 } else { f.conv },
+                    "{precision} on {isa}"
+                );
+            }
+        }
     }
 }

@@ -13,8 +13,14 @@ fn main() {
     divan::main();
 }
 
+/// Values spread as those of a model are: most of them small.
 fn values(n: usize) -> Vec<f32> {
-    (0..n).map(|i| ((i * 2_654_435_761) % 2003) as f32 / 1001.5 - 1.0).collect()
+    let mut seed = 1u32;
+    let mut even = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) as f32 / (1 << 24) as f32
+    };
+    (0..n).map(|_| (0..12).map(|_| even()).sum::<f32>() / 6.0 - 1.0).collect()
 }
 
 fn buffer(rows: usize, cols: usize) -> Buffer {
@@ -82,6 +88,16 @@ fn gemm_bf16_16_rows(bencher: Bencher<'_, '_>, isa: Isa) {
 #[divan::bench(args = Isa::available())]
 fn gemm_int8_16_rows(bencher: Bencher<'_, '_>, isa: Isa) {
     linear(bencher, isa, Format::Int8, 16);
+}
+
+#[divan::bench(args = Isa::available())]
+fn gemm_f32_64_rows(bencher: Bencher<'_, '_>, isa: Isa) {
+    linear(bencher, isa, Format::F32, 64);
+}
+
+#[divan::bench(args = Isa::available())]
+fn gemm_int4_64_rows(bencher: Bencher<'_, '_>, isa: Isa) {
+    linear(bencher, isa, Format::Int4, 64);
 }
 
 #[divan::bench(args = Isa::available())]

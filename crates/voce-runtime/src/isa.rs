@@ -8,13 +8,17 @@ use crate::RuntimeError;
 /// The environment variable that forces an instruction set.
 pub const CPU_ENV: &str = "VOCE_CPU";
 
-/// An instruction set level; each level implies the ones before it on x86-64.
+/// An instruction set level, in the order in which the best is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Portable code; on aarch64 the compiler turns it into NEON.
     Scalar,
     /// 256-bit AVX2 with FMA.
     Avx2,
+    /// AVX2 with the integer products of AVX-VNNI, still 256 bit: Intel's CPUs without AVX-512 since 2021.
+    AvxVnni,
+    /// 512-bit AVX-512 (F, BW, DQ, VL) without VNNI: Intel's servers of 2017.
+    Avx512Bw,
     /// 512-bit AVX-512 (F, BW, DQ, VL) with VNNI.
     Avx512,
     /// AVX-512 plus AMX tiles for int8 and bfloat16.
@@ -23,7 +27,7 @@ pub enum Isa {
 
 impl Isa {
     /// Every level, weakest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 6] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw, Isa::Avx512, Isa::Amx];
 
     /// Whether this CPU (and operating system) can run the level.
     pub fn supported(self) -> bool {
@@ -32,14 +36,17 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
+            Isa::AvxVnni => Isa::Avx2.supported() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bw => {
                 Isa::Avx2.supported()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Isa::Avx512Bw.supported() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.supported() && crate::simd::amx::permitted(),
             #[cfg(not(target_arch = "x86_64"))]
@@ -78,6 +85,8 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
+            Isa::Avx512Bw => "avx512bw",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
         }

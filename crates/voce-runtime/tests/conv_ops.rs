@@ -2,10 +2,10 @@
 
 mod suite;
 
-use suite::{Rng, arena, each_exec, error, wide};
+use suite::{Rng, arena, each_cpu, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, Matrix, ResidualOp,
-    RowNorm, Span, UpsampleOp, reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, DepthwiseOp, Exec, Format, LinearOp, Matrix,
+    ResidualOp, RowNorm, Span, UpsampleOp, WeightArena, reference,
 };
 
 #[test]
@@ -29,7 +29,9 @@ fn convolution_agrees_and_does_not_depend_on_the_cuts_or_neighbours() {
             let before = if add { 0.25 } else { 0.0 };
             let x = rng.buffer(steps, cin);
             let (weights, bias) = (rng.vec(n * taps * cin), rng.vector(n));
-            for format in [Format::F32, Format::Bf16] {
+            // Devices have no convolutions in int8.
+            let formats = &[Format::F32, Format::Bf16, Format::Int8];
+            for &format in &formats[..if exec.device().is_some() { 2 } else { 3 }] {
                 let w = Matrix::pack(&arena, format, n, taps * cin, &weights).unwrap();
                 let active: Vec<Vec<f64>> = (0..steps)
                     .map(|t| {
@@ -86,6 +88,56 @@ fn convolution_agrees_and_does_not_depend_on_the_cuts_or_neighbours() {
             }
         }
     });
+}
+
+#[test]
+fn an_int8_convolution_is_the_product_of_its_windows_with_the_same_bits_everywhere() {
+    // (channels in, outputs, taps, stride, dilation, rows): in place, gathered, and by phases.
+    let cases = [
+        (64, 40, 3, 1, 1, 30),
+        (33, 17, 4, 2, 1, 36),
+        (24, 50, 3, 1, 3, 20),
+        (24, 50, 3, 1, 3, 200),
+        (96, 16, 1, 1, 1, 5),
+    ];
+    let weight_arena = WeightArena::new();
+    for (cin, n, taps, stride, dilation, steps) in cases {
+        let mut rng = Rng(29);
+        let k = taps * cin;
+        let w = Matrix::pack(&weight_arena, Format::Int8, n, k, &rng.vec(n * k)).unwrap();
+        let x = rng.buffer(steps, cin);
+        let history = ConvOp::history(taps, stride, dilation);
+        let outputs = steps / stride;
+        let mut windows = Buffer::new(outputs, k);
+        for (t, tap) in (0..outputs).flat_map(|t| (0..taps).map(move |tap| (t, tap))) {
+            if let Some(row) = (t * stride + tap * dilation).checked_sub(history) {
+                windows.row_mut(t)[tap * cin..(tap + 1) * cin].copy_from_slice(x.row(row));
+            }
+        }
+        let mut want: Option<Vec<f32>> = None;
+        each_cpu(|exec, name| {
+            let mut product = Buffer::new(outputs, n);
+            exec.linear(&LinearOp::new(&windows, outputs, &w), &mut product);
+            let want = want.get_or_insert_with(|| product.head(outputs).to_vec());
+            let spec = ConvStateSpec { slots: 1, history, channels: cin, replicate: false };
+            let mut out = Buffer::new(outputs, n);
+            let op = ConvOp {
+                x: &x,
+                spans: &[Span { slot: 0, rows: steps }],
+                pre: Activation::None,
+                w: &w,
+                bias: None,
+                taps,
+                stride,
+                dilation,
+                act: Activation::None,
+                add: false,
+            };
+            exec.conv(&op, &mut ConvState::new(spec), &mut out);
+            assert_eq!(product.head(outputs), &want[..], "{name}: the product");
+            assert_eq!(out.head(outputs), &want[..], "{name}: {cin} {n} {taps} {stride} {dilation}");
+        });
+    }
 }
 
 #[test]

@@ -217,19 +217,33 @@ fn a_row_alone_has_the_bits_of_the_row_in_a_batch() {
 #[test]
 fn quantised_products_have_the_same_bits_on_every_instruction_set() {
     let mut rng = Rng(3);
-    let (rows, k, n) = (9, 320, 64);
-    let weights = rng.vec(n * k);
-    let x = rng.buffer(rows, k);
     let arena = WeightArena::new();
-    for format in [Format::Int8, Format::Int4] {
-        let w = Matrix::pack(&arena, format, n, k, &weights).unwrap();
-        let mut first: Option<Vec<f32>> = None;
-        each_cpu(|exec, name| {
-            let mut out = Buffer::new(rows, n);
-            exec.linear(&LinearOp::new(&x, rows, &w), &mut out);
-            let got = out.head(rows).to_vec();
-            assert_eq!(*first.get_or_insert_with(|| got.clone()), got, "{name} {format:?}");
-        });
+    let shapes =
+        [(9, 320, 64), (1, 1, 1), (1, 1000, 37), (2, 65, 130), (3, 64, 16), (13, 129, 15), (70, 96, 50)];
+    for (rows, k, n) in shapes {
+        let inputs = [
+            rng.vec(rows * k),
+            vec![1.0; rows * k],
+            vec![-1.0; rows * k],
+            (0..rows * k).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
+            (0..rows * k).map(|i| if i % 4 < 2 { 0.6 } else { -1.0 }).collect(),
+            vec![0.0; rows * k],
+        ];
+        for weights in [rng.vec(n * k), vec![1.0; n * k], vec![-1.0; n * k]] {
+            for (input, format) in inputs.iter().flat_map(|x| [(x, Format::Int8), (x, Format::Int4)]) {
+                let mut x = Buffer::new(rows, k);
+                x.head_mut(rows).copy_from_slice(input);
+                let w = Matrix::pack(&arena, format, n, k, &weights).unwrap();
+                let mut first: Option<Vec<f32>> = None;
+                each_cpu(|exec, name| {
+                    let mut out = Buffer::new(rows, n);
+                    exec.linear(&LinearOp::new(&x, rows, &w), &mut out);
+                    let got = out.head(rows).to_vec();
+                    let case = format!("{name} {format:?} {rows}x{k}x{n}");
+                    assert_eq!(*first.get_or_insert_with(|| got.clone()), got, "{case}");
+                });
+            }
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Tokenisers, sentence splitting and text normalisation for speech.
 //!
-//! Text meets this crate in this order: [`utf8`] decodes bytes, [`stream`] cuts sentences out of text that is still
+//! Text meets this crate in this order: [`utf8`] decodes bytes, [`markup`] takes Markdown, HTML and emoji out, [`stream`] cuts sentences out of text that is still
 //! arriving, [`pauses`] takes pause tags out, [`normalize`] reads numbers and symbols out, [`prompt`] applies a
 //! model's text rules and cuts chunks, and [`tokenizer`] turns each chunk into ids.
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod markup;
 pub mod normalize;
 pub mod pauses;
 pub mod prompt;
@@ -14,6 +15,7 @@ pub mod tokenizer;
 pub mod utf8;
 
 pub use error::{TextError, TokenizerError};
+pub use markup::{MarkupStream, strip_markup};
 pub use normalize::normalize_english;
 pub use pauses::{PauseBudget, Segment, parse_pauses, parse_pauses_within};
 pub use prompt::{Prepared, PromptRules, prepare, split_into_chunks};

@@ -8,6 +8,7 @@ use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
 use crate::bench::args::BenchCommand;
+use crate::bulk::args::BulkArgs;
 use crate::codec::CodecCommand;
 use crate::demo::DemoArgs;
 use crate::device::DeviceArgs;
@@ -29,14 +30,16 @@ Examples:
   voce demo                                           speak, hear it back, and compare: all is well
   voce say \"Hello there.\" -o hello.wav                speak into a file
   voce hear talk.mp3                                  write down what is said
+  voce bulk manifest.jsonl -o texts/                  a list of any length, resumable
   voce talk --model moshiko                           hold a conversation
   voce pull pocket nemotron                           larger models than the built-in ones, once
   llm 'tell me a story' | voce say -o - | aplay       speak while the text arrives
   voce voice add anna clip.wav && voce say --voice anna \"Hi.\" -o hi.wav
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
 
-Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 130 interrupted.
-Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avx512|amx forces an instruction set."
+Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 3 done but for some
+of a list, 130 interrupted.
+Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avxvnni|avx512bw|avx512|amx forces an instruction set."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -64,9 +67,13 @@ pub(crate) struct Talk {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Speak text: to a file, a pipe or the sound card
+    #[command(aliases = ["speak", "tts"])]
     Say(SayArgs),
     /// Hear audio: files, a pipe or a microphone, as text
+    #[command(aliases = ["transcribe", "listen", "stt"])]
     Hear(HearArgs),
+    /// Hear or speak a list of any length: resumable, in parts, at full rate
+    Bulk(Box<BulkArgs>),
     /// Hold a conversation with a dialogue model: microphone and speaker, or files
     Talk(Box<TalkArgs>),
     /// Speak, hear it back, and compare: a proof that the installation works
@@ -107,7 +114,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Say what this machine is and what will run on it
-    Doctor,
+    Doctor(DoctorArgs),
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -120,10 +127,27 @@ pub(crate) enum Command {
     },
 }
 
+/// `voce doctor`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  voce doctor                                          what this machine is
+  voce doctor --compile-kernels                        compile for its GPUs now, not when they are first used
+  voce doctor --compile-kernels all --into share/voce/kernels
+                                                       for every generation; needs libnvrtc, but no GPU")]
+pub(crate) struct DoctorArgs {
+    /// Compile the GPU kernels and keep them: for this machine's GPUs, `all` generations, or a list such as 80,89,90
+    #[arg(long, value_name = "GENERATIONS", num_args = 0..=1, default_missing_value = "here")]
+    pub(crate) compile_kernels: Option<String>,
+    /// Folder for the kernels (the user's cache unless given); `share/voce/kernels` beside the program is looked into
+    #[arg(long, value_name = "DIR", requires = "compile_kernels")]
+    pub(crate) into: Option<PathBuf>,
+}
+
 /// Precision of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionArg {
-    /// The fastest that sounds the same: int8, or bf16 on a GPU
+    /// The fastest that sounds the same: int8, or bf16 on a GPU or a CPU without AVX2 (`voce doctor` says why)
     Auto,
     /// 32-bit floats, the reference
     F32,
@@ -255,13 +279,15 @@ pub(crate) enum OverlapArg {
 #[command(after_help = "\
 Examples:
   voce say \"Hello world.\" -o hello.wav
-  voce say --file chapter.txt -o chapter.flac --voice alba
+  voce say --file chapter.txt -o chapter.mp3 --voice alba
+  voce say --file README.md -o readme.opus            Markdown, HTML and emoji are taken out, links read by their words
   voce say \"One. [pause:300ms] Two. <break time=\\\"0.5s\\\"/> Three.\" -o count.wav
   llm 'a short story' | voce say -o - | aplay         speaking starts at the first full stop
   voce say --language fr \"Bonjour.\" -o - --format pcm | ffplay -f s16le -ar 24000 -
 
 Text given as arguments or with --file is read as a whole; text from standard input is spoken as it arrives.
-Numbers, dates, currency and abbreviations are read out in English unless --no-normalize says otherwise.
+Markup is taken out, web addresses and, in English, numbers, dates, currency and abbreviations are read out, unless
+--no-normalize says otherwise.
 With --json and `-o -` the JSON goes to standard error, since the audio has standard output.")]
 pub(crate) struct SayArgs {
     /// Text to speak; `-` (or nothing, with a pipe) reads standard input
@@ -272,7 +298,7 @@ pub(crate) struct SayArgs {
     /// Where the audio goes: a file, or `-` for standard output while it is being made
     #[arg(short, long, env = "VOCE_OUTPUT")]
     pub(crate) output: Option<PathBuf>,
-    /// Format, where the file's extension does not say: wav, wav-f32, flac, opus, pcm, f32, mulaw, alaw
+    /// Format, where the file's extension does not say: wav, mp3, opus, flac, wav-f32, pcm, f32, mulaw, alaw
     #[arg(long, env = "VOCE_FORMAT")]
     pub(crate) format: Option<String>,
     /// Play through the sound card
@@ -308,7 +334,7 @@ pub(crate) struct SayArgs {
     /// Milliseconds of silence after the last word, up to a minute
     #[arg(long, value_name = "MS", env = "VOCE_TRAILING_SILENCE", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub(crate) trailing_silence: u32,
-    /// Do not read numbers, dates and abbreviations out
+    /// Speak the text as it is: keep markup and emoji, do not read numbers, dates and addresses out
     #[arg(long, env = "VOCE_NO_NORMALIZE", value_parser = FalseyValueParser::new())]
     pub(crate) no_normalize: bool,
     /// Chunks of a long text that run side by side

@@ -39,7 +39,7 @@ Exit code 0: words came back, some of them perhaps wrong. Exit code 1: nothing w
 pub(crate) struct DemoArgs {
     /// What to say [default: a sentence about a river]
     text: Vec<String>,
-    /// Keep the sound in a file, by its extension as wav, flac, opus, ...
+    /// Keep the sound in a file, by its extension as wav, mp3, flac, opus, ...
     #[arg(short, long, visible_alias = "out", value_name = "FILE")]
     output: Option<PathBuf>,
     /// Play it through the sound card

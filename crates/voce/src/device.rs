@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use voce_engine::DeviceChoice;
 use voce_nn::Precision;
+use voce_runtime::Isa;
 use voce_runtime::cuda::{Device, Tuning};
 
 use crate::args::PrecisionArg;
@@ -60,7 +61,11 @@ impl DeviceArgs {
 /// What a precision means on a device.
 pub(crate) fn precision(arg: PrecisionArg, device: Option<&Arc<Device>>) -> Precision {
     match arg {
-        PrecisionArg::Auto => voce_engine::auto_precision(device.is_some()).0,
+        PrecisionArg::Auto => {
+            // A VOCE_CPU that cannot be used is refused where the model opens.
+            let isa = Isa::from_env().unwrap_or_else(|_| Isa::best());
+            voce_engine::auto_precision(device.is_some(), isa).0
+        }
         arg => arg.into(),
     }
 }

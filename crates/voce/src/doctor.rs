@@ -92,7 +92,7 @@ pub(crate) fn run(console: Console) -> Outcome {
     let threads = default_threads();
     let names: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
     let yardsticks = Yardstick::all()?;
-    let auto = auto();
+    let auto = auto(isa);
     let int8 = Formats::new(Precision::Int8, isa);
     let working_set = yardsticks.first().map_or(1 << 20, |y| y.model.frame_bytes(&int8) as usize);
     let progress = console.progress();
@@ -178,7 +178,7 @@ pub(crate) fn run(console: Console) -> Outcome {
     ];
     let mut out = table(&facts.map(|(name, value)| vec![name.to_owned(), value]), &[]);
     for yardstick in &yardsticks {
-        out.push_str(&limits(yardstick, &reached, all));
+        out.push_str(&limits(yardstick, &reached, all, isa));
     }
     console.result(&out)
 }
@@ -189,6 +189,7 @@ fn figures(yardsticks: &[Yardstick], reached: &[Reached], read: f64) -> Map<Stri
         json!({
             "precision": r.precision.name(), "backbone": r.formats.backbone.name(),
             "linear": r.formats.linear.name(), "conv": r.formats.conv.name(),
+            "codec": r.formats.codec.name(),
             "frame_bytes": model.frame_bytes(&r.formats), "gmac_per_s": round(r.macs_per_s / 1e9, 1),
             "rtf_limit": round(r.rtf(model, read), 4),
         })
@@ -198,7 +199,7 @@ fn figures(yardsticks: &[Yardstick], reached: &[Reached], read: f64) -> Map<Stri
 }
 
 /// A yardstick's table.
-fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64) -> String {
+fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64, isa: Isa) -> String {
     let mut rows = vec![
         ["PRECISION", "BACKBONE", "LINEAR", "CONV", "GMAC/S", "PER FRAME", "RTF AT BEST"]
             .map(str::to_owned)
@@ -207,10 +208,10 @@ fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64) -> String {
     for r in reached {
         let (p, f) = (r.precision, &r.formats);
         rows.push(vec![
-            if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() },
+            if p == Precision::auto(isa).0 { format!("{p} (auto)") } else { p.to_string() },
             f.backbone.name().into(),
             f.linear.name().into(),
-            f.conv.name().into(),
+            convolutions(f),
             format!("{:.0}", r.macs_per_s / 1e9),
             bytes(yardstick.model.frame_bytes(f)),
             format!("{:.4}", r.rtf(&yardstick.model, read)),
@@ -224,10 +225,18 @@ fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64) -> String {
     )
 }
 
+/// The formats of convolutions, by name.
+pub(crate) fn convolutions(f: &Formats) -> String {
+    if f.codec == f.conv {
+        return f.conv.name().to_owned();
+    }
+    format!("{}, codec {}", f.conv.name(), f.codec.name())
+}
+
 /// The precisions that a GPU has kernels for.
 fn gpu_precisions(gpu: &DeviceInfo) -> String {
     let runs = Precision::ON_GPU.into_iter().filter(|p| *p != Precision::Fp8 || gpu.has_fp8());
-    let auto = voce_engine::auto_precision(true).0;
+    let auto = voce_engine::auto_precision(true, Isa::Scalar).0;
     let name = |p: Precision| if p == auto { format!("{p} (auto)") } else { p.to_string() };
     runs.map(name).collect::<Vec<_>>().join(", ")
 }

@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     ClosedPipe,
     /// Ctrl-C or a request to end: exit code 130.
     Interrupted,
+    /// All was done but for some units, which were told: exit code 3.
+    Partly(String),
     /// Only a new process can mend what is wrong, such as a GPU that was lost: exit code 70.
     Broken(String),
 }
@@ -39,6 +41,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Failed(_) | Failure::ClosedPipe => 1,
             Failure::Interrupted => 130,
+            Failure::Partly(_) => 3,
             Failure::Broken(_) => 70,
         }
     }
@@ -46,7 +49,9 @@ impl Failure {
     /// What to print, on one line; nothing for a closed pipe.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) | Failure::Broken(text) => Some(one_line(text)),
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Partly(text) | Failure::Broken(text) => {
+                Some(one_line(text))
+            }
             Failure::Interrupted => Some("interrupted".into()),
             Failure::ClosedPipe => None,
         }
@@ -110,6 +115,21 @@ impl From<EngineError> for Failure {
     }
 }
 
+impl From<voce_jobs::JobError> for Failure {
+    fn from(error: voce_jobs::JobError) -> Self {
+        use voce_jobs::JobError;
+        match error {
+            JobError::Stopped if crate::interrupt::raised() => Failure::Interrupted,
+            JobError::Engine(inner) => inner.into(),
+            JobError::Keep { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
+                Failure::ClosedPipe
+            }
+            JobError::Refused(text) => Failure::Usage(text),
+            other => Failure::Failed(other.to_string()),
+        }
+    }
+}
+
 impl From<voce_text::TextError> for Failure {
     fn from(error: voce_text::TextError) -> Self {
         Failure::Usage(error.to_string())
@@ -144,6 +164,7 @@ mod tests {
         assert_eq!(Failure::from(StoreError::BadVoiceName { name: "a b".into() }).code(), 2);
         assert_eq!(Failure::from(AudioError::DiskFull { name: "x".into() }).code(), 1);
         assert_eq!(Failure::Interrupted.code(), 130);
+        assert_eq!(Failure::Partly("2 failed".into()).code(), 3);
         assert_eq!(Failure::Broken("the device was lost".into()).code(), 70);
     }
 }

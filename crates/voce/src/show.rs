@@ -10,6 +10,7 @@ use voce_runtime::Isa;
 
 use crate::args::ShowArgs;
 use crate::console::{Console, bytes, table};
+use crate::doctor::convolutions;
 use crate::embedded;
 use crate::failure::Outcome;
 
@@ -78,6 +79,7 @@ fn values(id: &str, model: &Description, built_in: Option<&embedded::Embedded>, 
         let value = json!({
             "bytes": model.resident_bytes(&f), "frame_bytes": model.frame_bytes(&f),
             "backbone": f.backbone.name(), "linear": f.linear.name(), "conv": f.conv.name(),
+            "codec": f.codec.name(),
         });
         (p.name().to_owned(), value)
     };
@@ -109,12 +111,12 @@ fn precision_table(model: &Description, isa: Isa) -> String {
     for p in Precision::ON_CPU {
         let formats = Formats::new(p, isa);
         rows.push(vec![
-            if p == Precision::Int8 { format!("{p} (auto)") } else { p.to_string() },
+            if p == Precision::auto(isa).0 { format!("{p} (auto)") } else { p.to_string() },
             bytes(model.resident_bytes(&formats)),
             bytes(model.frame_bytes(&formats)),
             formats.backbone.name().into(),
             formats.linear.name().into(),
-            formats.conv.name().into(),
+            convolutions(&formats),
             isa.to_string(),
         ]);
     }

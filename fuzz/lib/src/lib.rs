@@ -318,6 +318,16 @@ pub fn text(data: &[u8]) {
     }
     said += stream.finish().iter().map(String::len).sum::<usize>();
     assert!(said <= 2 * text.len() + 16);
+    let marked: String = text.chars().take(2_000).collect();
+    let (mut markup, mut plain) = (voce_text::MarkupStream::new(), String::new());
+    for letter in marked.chars() {
+        plain += &markup.push(letter.encode_utf8(&mut [0; 4]));
+        assert!(markup.pending_bytes() <= voce_text::markup::MAX_HOLD + 4);
+    }
+    plain += &markup.finish();
+    assert_eq!(plain, voce_text::strip_markup(&marked), "pieces do not matter");
+    let _ = voce_text::strip_markup(&text);
+    let _ = voce_text::normalize::read_addresses(&text, voce_text::normalize::Signs::ENGLISH);
 }
 
 /// Arbitrary words as subtitles.

@@ -2,18 +2,32 @@
 
 mod bits;
 mod flac;
+#[cfg(feature = "mp3")]
+mod mp3;
 mod ogg_opus;
 mod raw;
 
 use std::path::Path;
 
 pub use flac::FlacWriter;
+#[cfg(feature = "mp3")]
+pub use mp3::Mp3Writer;
 pub use ogg_opus::{OpusOptions, OpusWriter};
 pub use raw::{RawWriter, encode_raw};
 
 use crate::output::{Output, open_output};
 use crate::wav::{WavSample, WavWriter};
 use crate::{AudioError, RawEncoding};
+
+/// Whether this build writes MP3.
+pub const HAS_MP3: bool = cfg!(feature = "mp3");
+
+/// The names of the formats that this build writes, for errors that say what is possible.
+pub const FORMATS: &str = if HAS_MP3 {
+    "wav, mp3, opus (or ogg), flac, wav-f32, pcm, f32, mulaw or alaw"
+} else {
+    "wav, opus (or ogg), flac, wav-f32, pcm, f32, mulaw or alaw"
+};
 
 /// Takes mono samples and makes a file or stream of them.
 pub trait AudioSink: Send {
@@ -36,6 +50,8 @@ pub enum AudioFormat {
     Flac,
     /// Opus in Ogg.
     OggOpus,
+    /// MP3, in builds that write it: see [`HAS_MP3`].
+    Mp3,
     /// Samples without a header.
     Raw(RawEncoding),
 }
@@ -48,6 +64,7 @@ impl AudioFormat {
             "wav-f32" => Self::Wav(WavSample::F32),
             "flac" => Self::Flac,
             "opus" | "ogg" | "oga" => Self::OggOpus,
+            "mp3" if HAS_MP3 => Self::Mp3,
             "pcm" | "raw" | "s16" | "s16le" => Self::Raw(RawEncoding::S16le),
             "f32" | "f32le" => Self::Raw(RawEncoding::F32le),
             "ulaw" | "mulaw" | "ul" => Self::Raw(RawEncoding::Mulaw),
@@ -67,6 +84,7 @@ impl AudioFormat {
             Self::Wav(_) => "audio/wav",
             Self::Flac => "audio/flac",
             Self::OggOpus => "audio/ogg",
+            Self::Mp3 => "audio/mpeg",
             Self::Raw(RawEncoding::Mulaw) => "audio/basic",
             Self::Raw(_) => "audio/pcm",
         }
@@ -83,6 +101,12 @@ pub fn sink_to(
         AudioFormat::Wav(sample) => Box::new(WavWriter::new(output, sample_rate, sample)?),
         AudioFormat::Flac => Box::new(FlacWriter::new(output, sample_rate)?),
         AudioFormat::OggOpus => Box::new(OpusWriter::new(output, sample_rate, OpusOptions::default())?),
+        #[cfg(feature = "mp3")]
+        AudioFormat::Mp3 => Box::new(Mp3Writer::new(output, sample_rate)?),
+        #[cfg(not(feature = "mp3"))]
+        AudioFormat::Mp3 => {
+            return Err(AudioError::Encode { detail: format!("this build has no mp3: use {FORMATS}") });
+        }
         AudioFormat::Raw(encoding) => Box::new(RawWriter::new(output, encoding)),
     })
 }

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use voce_models::speech::Speech;
+use voce_text::MarkupStream;
 
 pub use crate::lane::default_threads;
 pub use crate::trace::{Trace, TraceEvent};
@@ -224,14 +225,15 @@ impl Speaker {
     /// Speaks a text.
     pub fn speak(&self, text: &str, request: &SpeakRequest) -> Result<SpeechStream, EngineError> {
         let script = self.speech.script(request)?;
-        let pieces = text::whole_text(script, text, self.waker.clone())?;
+        let pieces = text::whole_text(script, text, request.normalize, self.waker.clone())?;
         self.submit(request, pieces)
     }
 
     /// Speaks text that arrives piece by piece.
     pub fn speak_live(&self, request: &SpeakRequest) -> Result<(TextSender, SpeechStream), EngineError> {
         let script = self.speech.script(request)?;
-        let (sender, pieces) = TextSender::new(script, self.waker.clone());
+        let markup = request.normalize.then(MarkupStream::new);
+        let (sender, pieces) = TextSender::new(script, markup, self.waker.clone());
         Ok((sender, self.submit(request, pieces)?))
     }
 

@@ -178,7 +178,7 @@ impl SpeechStream {
         let format = AudioFormat::from_name(extension).ok_or_else(|| EngineError::BadRequest {
             what: "output",
             value: path.display().to_string(),
-            rule: "end its name in .wav, .flac, .opus or .pcm",
+            rule: "end its name in .wav, .mp3, .flac, .opus or .pcm",
         })?;
         let mut sink = open_sink(path, format, self.sample_rate as u32).map_err(wrap)?;
         for chunk in &mut self {

@@ -1,4 +1,5 @@
-//! Conditions: what a request says besides tokens. Values of tables are one more column of a slot's tokens.
+//! Conditions: what a request says besides tokens. Values of tables are one more column of a slot's tokens; so is a number,
+//! which the configuration gives once for all requests.
 
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Table};
@@ -20,8 +21,15 @@ struct Added {
     name: String,
     values: Vec<String>,
     column: usize,
-    /// The row of its table for no value.
+    /// The row of its table where no value is asked for.
     absent: u32,
+}
+
+/// A number as cosines and sines of waves up to `period` long.
+fn waves(number: f32, dim: usize, period: f32) -> Vec<f32> {
+    let half = dim / 2;
+    let angle = |i: usize| number / period.powf(i as f32 / (half - 1) as f32);
+    (0..half).map(|i| angle(i).cos()).chain((0..half).map(|i| angle(i).sin())).collect()
 }
 
 /// The conditions of a model.
@@ -42,21 +50,25 @@ impl Conditions {
         let width = config.dim;
         let mut added = Vec::new();
         for name in &fuser.sum {
-            let Some(Conditioner::Lut { bins, dim, values }) = config.conditioners.get(name) else {
-                continue;
-            };
             let l = l.sub("condition_provider.conditioners").sub(name);
-            let embedded = l.sub("embed").tensor("weight", &[bins + 1, *dim])?;
-            let mut rows = widened(exec, &l, "output_proj", &embedded, (*dim, width))?;
+            let (embedded, dim, values, unsaid) = match config.conditioners.get(name) {
+                Some(Conditioner::Lut { bins, dim, values }) => {
+                    (l.sub("embed").tensor("weight", &[bins + 1, *dim])?, *dim, values.clone(), *bins)
+                }
+                Some(&Conditioner::Continuous { dim, scale, period, value }) => {
+                    let mut rows = waves(value.unwrap_or(0.0) * scale, dim, period);
+                    rows.resize(2 * dim, 0.0);
+                    (rows, dim, Vec::new(), usize::from(value.is_none()))
+                }
+                Some(Conditioner::Tensor { .. }) | None => continue,
+            };
+            let mut rows = widened(exec, &l, "output_proj", &embedded, (dim, width))?;
             let absent = l.optional("learnt_padding", &[1, 1, width])?.unwrap_or_else(|| vec![0.0; width]);
-            rows[bins * width..].copy_from_slice(&absent);
-            added.push(Added {
-                name: name.clone(),
-                values: values.clone(),
-                column: tables.len(),
-                absent: *bins as u32,
-            });
-            tables.push(l.table_of(&rows, bins + 1, width, formats.embedding)?);
+            let last = rows.len() - width;
+            rows[last..].copy_from_slice(&absent);
+            let count = rows.len() / width;
+            added.push(Added { name: name.clone(), values, column: tables.len(), absent: unsaid as u32 });
+            tables.push(l.table_of(&rows, count, width, formats.embedding)?);
         }
         Ok(Self { added })
     }

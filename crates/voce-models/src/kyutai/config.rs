@@ -217,6 +217,17 @@ pub enum Conditioner {
         /// Width of a row.
         dim: usize,
     },
+    /// A number, as sines of it.
+    Continuous {
+        /// Width of the sines: cosines, then sines.
+        dim: usize,
+        /// What the number is multiplied by.
+        scale: f32,
+        /// The longest wave.
+        period: f32,
+        /// The number; without one it is absent.
+        value: Option<f32>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -224,6 +235,7 @@ struct RawConditioner {
     r#type: String,
     lut: Option<Value>,
     tensor: Option<Value>,
+    continuous: Option<Value>,
 }
 
 impl TryFrom<RawConditioner> for Conditioner {
@@ -241,8 +253,15 @@ impl TryFrom<RawConditioner> for Conditioner {
         struct Tensor {
             dim: usize,
         }
-        match (raw.r#type.as_str(), raw.lut, raw.tensor) {
-            ("lut", Some(lut), _) => {
+        #[derive(Deserialize)]
+        struct Continuous {
+            dim: usize,
+            scale_factor: f32,
+            max_period: f32,
+            value: Option<f32>,
+        }
+        match (raw.r#type.as_str(), raw.lut, raw.tensor, raw.continuous) {
+            ("lut", Some(lut), ..) => {
                 let lut: Lut = serde_json::from_value(lut).map_err(|e| e.to_string())?;
                 if lut.tokenizer != "noop" {
                     return Err(format!("a condition's tokenizer '{}': noop is known", lut.tokenizer));
@@ -255,11 +274,30 @@ impl TryFrom<RawConditioner> for Conditioner {
                 }
                 Ok(Self::Lut { bins: lut.n_bins, dim: lut.dim, values })
             }
-            ("tensor", _, Some(tensor)) => {
+            ("tensor", _, Some(tensor), _) => {
                 let tensor: Tensor = serde_json::from_value(tensor).map_err(|e| e.to_string())?;
                 Ok(Self::Tensor { dim: tensor.dim })
             }
-            (kind, ..) => Err(format!("a condition of type '{kind}': lut and tensor are known")),
+            ("continuous", .., Some(continuous)) => {
+                let c: Continuous = serde_json::from_value(continuous).map_err(|e| e.to_string())?;
+                if c.dim < 4 || !c.dim.is_multiple_of(2) || c.dim > MOST_WIDTH {
+                    return Err(format!("a number as {} sines: an even number from 4 on can be run", c.dim));
+                }
+                let finite = |v: f32| v.is_finite() && v != 0.0;
+                if !finite(c.scale_factor) || !finite(c.max_period) || c.max_period < 0.0 {
+                    return Err(format!("sines of {} by {}", c.max_period, c.scale_factor));
+                }
+                if c.value.is_some_and(|v| !v.is_finite()) {
+                    return Err("a condition's number is not finite".into());
+                }
+                Ok(Self::Continuous {
+                    dim: c.dim,
+                    scale: c.scale_factor,
+                    period: c.max_period,
+                    value: c.value,
+                })
+            }
+            (kind, ..) => Err(format!("a condition of type '{kind}': lut, continuous and tensor are known")),
         }
     }
 }
@@ -496,11 +534,16 @@ impl KyutaiConfig {
         }
         for (name, sum) in fuser.sum.iter().map(|n| (n, true)).chain(fuser.cross.iter().map(|n| (n, false))) {
             match (self.conditioners.get(name), sum) {
-                (Some(Conditioner::Lut { .. }), true) | (Some(Conditioner::Tensor { .. }), false) => {}
+                (Some(Conditioner::Lut { .. } | Conditioner::Continuous { .. }), true)
+                | (Some(Conditioner::Tensor { .. }), false) => {}
                 (None, _) => {
                     return Err(format!("the fuser's condition '{name}' is not among the conditioners"));
                 }
-                _ => return Err(format!("condition '{name}': tables are added, tensors are looked at")),
+                _ => {
+                    return Err(format!(
+                        "condition '{name}': tables and numbers are added, tensors are looked at"
+                    ));
+                }
             }
         }
         match (self.cross_attention, fuser.cross.len()) {
@@ -623,6 +666,16 @@ mod tests {
             (r#""n_q":32"#, r#""n_q":31"#, "delays"),
             (r#""num_heads":16,"num_layers":16"#, r#""num_heads":3,"num_layers":16"#, "heads"),
             (r#""conditioners":{}"#, r#""conditioners":{"a":{"type":"t5"}}"#, "t5"),
+            (
+                r#""conditioners":{}"#,
+                r#""conditioners":{"a":{"type":"continuous","continuous":{"dim":3,"scale_factor":1,"max_period":9}}}"#,
+                "3 sines",
+            ),
+            (
+                r#""conditioners":{}"#,
+                r#""conditioners":{"a":{"type":"continuous","continuous":{"dim":4,"scale_factor":0,"max_period":9}}}"#,
+                "sines of 9 by 0",
+            ),
             (r#""causal":true"#, r#""causal":true,"quantize":true"#, "quantize"),
             (r#""causal":true"#, r#""causal":true,"lora":true"#, "lora"),
             (r#""causal":true"#, r#""causal":true,"cross_attention":true"#, "cross_attention"),

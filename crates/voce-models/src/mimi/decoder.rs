@@ -105,7 +105,7 @@ impl MimiDecoder {
             input_proj: projection("input_proj".into(), t.d_model, t.input_dimension)?,
             transformer: Transformer::load(&tl.sub("transformer"), t.layers(f.linear, f.kv))?,
             output_proj: projection("output_projs.0".into(), t.output(), t.d_model)?,
-            seanet: Seanet::decoder(&l.sub("decoder"), s, f.conv)?,
+            seanet: Seanet::decoder(&l.sub("decoder"), s, f.codec)?,
             shape: Shape {
                 sample_rate: c.sample_rate,
                 frame_size: c.frame_size(),

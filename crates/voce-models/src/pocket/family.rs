@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
+use voce_text::normalize::Signs;
 use voce_text::{PauseBudget, PromptRules, SentenceStream, Tokenizer};
 
 use super::config::PocketConfig;
@@ -148,6 +149,7 @@ impl Speech for Pocket {
                 most => most,
             },
             english: request.normalize && english,
+            signs: self.info.languages.first().filter(|_| request.normalize).and_then(|own| Signs::of(own)),
             frames_after_eos: request.frames_after_eos.or(self.config.model_recommended_frames_after_eos),
             sentences: SentenceStream::new(),
             pauses: PauseBudget::default(),
@@ -232,7 +234,7 @@ fn stages(lm: &FlowLm, codec: &MimiDecoder, frame_rate: f64, formats: Formats) -
         macs: codec.macs_per_frame(),
         per: Per::Frame,
         together: CODEC_GROUP,
-        format: formats.conv,
+        format: formats.codec,
         ..head
     };
     vec![backbone, head, codec]

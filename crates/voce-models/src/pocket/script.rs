@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use voce_text::normalize::{Signs, read_addresses};
 use voce_text::{
     PauseBudget, PromptRules, Segment, SentenceStream, TextError, Tokenizer, normalize_english,
     parse_pauses_within, prepare, split_into_chunks,
@@ -17,6 +18,8 @@ pub(super) struct PocketScript {
     pub max_tokens: usize,
     /// Whether numbers and abbreviations are read out in English.
     pub english: bool,
+    /// How addresses are read out in other languages.
+    pub signs: Option<Signs>,
     /// Frames after EOS, unless each passage's guess is to be used.
     pub frames_after_eos: Option<usize>,
     pub sentences: SentenceStream,
@@ -36,7 +39,11 @@ impl PocketScript {
     }
 
     fn lines(&self, text: &str, out: &mut Vec<Passage>) -> Result<(), TextError> {
-        let text = if self.english { normalize_english(text) } else { text.into() };
+        let text = match self.signs {
+            _ if self.english => normalize_english(text),
+            Some(signs) => read_addresses(text, signs),
+            None => text.into(),
+        };
         let chunks = match split_into_chunks(&self.tokenizer, &self.rules, &text, self.max_tokens) {
             Err(TextError::Empty) => return Ok(()),
             other => other?,
@@ -83,6 +90,7 @@ mod tests {
             rules: Arc::default(),
             max_tokens: 50,
             english: true,
+            signs: None,
             frames_after_eos: None,
             sentences: SentenceStream::new(),
             pauses: PauseBudget::default(),

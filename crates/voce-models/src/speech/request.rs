@@ -44,7 +44,8 @@ pub struct SpeakRequest {
     pub max_tokens: usize,
     /// Exactly this many frames unless the end comes first.
     pub max_frames: Option<usize>,
-    /// Read numbers, dates and abbreviations out, in languages that this is known for.
+    /// Take Markdown, HTML and emoji out of the text, and read numbers, dates, abbreviations and web addresses out in
+    /// languages that this is known for.
     pub normalize: bool,
     /// Passages of this request that may run side by side.
     pub lockstep: usize,

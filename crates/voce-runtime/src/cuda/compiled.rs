@@ -1,22 +1,49 @@
-//! The machine code of the kernels for an architecture: compiled here, and kept in the user's cache.
+//! The machine code of the kernels for an architecture: kept, or compiled here in parts side by side.
 
 use std::ffi::CString;
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::nvrtc::sys as rtc;
 
-use super::program::source;
-use super::{CudaError, libraries};
+use super::program::{Parts, unit_source};
+use super::{CudaError, kept, libraries};
 
-/// Compiles the kernels for a compute capability.
-pub(crate) fn compile((major, minor): (u32, u32)) -> Result<Vec<u8>, CudaError> {
+/// Compiles kernels for a compute capability, as many parts at once as there are cores.
+pub(crate) fn compile(parts: Parts, capability: (u32, u32)) -> Result<Vec<Vec<u8>>, CudaError> {
     libraries::preload("nvrtc");
     // SAFETY: looks for the library.
     if !unsafe { rtc::is_culib_present() } {
         return Err(CudaError::NoLibrary { name: "libnvrtc", hint: libraries::NVRTC_HINT });
     }
-    let source = CString::new(source()).expect("sources have no zero bytes");
+    let units = parts.units();
+    let next = AtomicUsize::new(units.start);
+    let images = Mutex::new(vec![Ok(Vec::new()); units.len()]);
+    let work = || loop {
+        let unit = next.fetch_add(1, Ordering::Relaxed);
+        if unit >= units.end {
+            break;
+        }
+        let image = compile_unit(unit, capability);
+        if image.is_err() {
+            // The others need not begin.
+            next.store(units.end, Ordering::Relaxed);
+        }
+        images.lock().unwrap_or_else(PoisonError::into_inner)[unit - units.start] = image;
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 1..cores.min(units.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    images.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
+}
+
+fn compile_unit(unit: usize, (major, minor): (u32, u32)) -> Result<Vec<u8>, CudaError> {
+    let source = CString::new(unit_source(unit)).expect("sources have no zero bytes");
     // Feature-specific code ("90a") has instructions that plain sm_90 code lacks.
     let arch = format!("sm_{major}{minor}{}", if major == 9 { "a" } else { "" });
     let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--device-int128".into()]
@@ -59,82 +86,67 @@ pub(crate) fn compile((major, minor): (u32, u32)) -> Result<Vec<u8>, CudaError> 
     }
 }
 
-/// The machine code for a compute capability that is kept.
-fn kept(capability: (u32, u32)) -> Option<Vec<u8>> {
-    std::fs::read(cache_path(capability)?).ok().filter(|image| image.starts_with(b"\x7fELF"))
-}
-
-/// Whether there is machine code for a compute capability.
-pub(crate) fn is_kept(capability: (u32, u32)) -> bool {
-    kept(capability).is_some()
-}
-
-/// The machine code for a compute capability: from the cache, or compiled and put there.
-pub(crate) fn image(capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
-    if let Some(image) = kept(capability) {
-        return Ok(image);
+/// The machine code for a compute capability, a part after the other: what is kept, or compiled and put into the cache.
+pub(crate) fn images(parts: Parts, capability: (u32, u32)) -> Result<Vec<Vec<u8>>, CudaError> {
+    if let Some(images) = kept::find(parts, capability) {
+        return Ok(images);
     }
-    let image = compile(capability)?;
-    if let Some(path) = cache_path(capability) {
-        keep(&path, &image);
+    let images = compile(parts, capability)?;
+    if let Some(folder) = kept::cache() {
+        // That they cannot be kept costs a compilation next time.
+        let _ = kept::keep(&folder, parts, capability, &images);
     }
-    Ok(image)
+    Ok(images)
 }
 
-/// Writes a file under its name once it is whole; that it cannot be kept costs a compilation next time.
-fn keep(path: &Path, image: &[u8]) {
-    let part = path.with_extension(format!("part{}", std::process::id()));
-    let written = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(&part, image))
-        .and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(part);
-    }
-}
-
-/// Where the machine code of these very sources is kept.
-fn cache_path(capability: (u32, u32)) -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache")))?;
-    Some(kept_at(&base, capability))
-}
-
-/// The same under a folder of caches.
-fn kept_at(base: &Path, (major, minor): (u32, u32)) -> PathBuf {
-    let mut hash = std::hash::DefaultHasher::new();
-    source().hash(&mut hash);
-    env!("CARGO_PKG_VERSION").hash(&mut hash);
-    base.join("voce").join("kernels").join(format!("{:016x}-sm{major}{minor}.cubin", hash.finish()))
+/// Compiles the kernels for a compute capability into a folder, or the user's cache, and tells the file.
+pub(crate) fn compile_into(folder: Option<&Path>, capability: (u32, u32)) -> Result<PathBuf, CudaError> {
+    let failed = |message: String| CudaError::Failed { call: "keeping the kernels", message };
+    let folder = folder.map(Path::to_owned).or_else(kept::cache);
+    let folder =
+        folder.ok_or_else(|| failed("neither XDG_CACHE_HOME nor HOME is set: name a folder".into()))?;
+    let images = compile(Parts::Usual, capability)?;
+    kept::keep(&folder, Parts::Usual, capability, &images)
+        .map_err(|e| failed(format!("{}: {e}", folder.display())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::program::{KERNELS, unit_of};
+
+    fn compiled(parts: Parts, capability: (u32, u32), must: bool) -> Option<Vec<Vec<u8>>> {
+        match compile(parts, capability) {
+            Ok(images) => Some(images),
+            Err(CudaError::NoLibrary { .. }) if !must => None,
+            Err(e) => panic!("{e}"),
+        }
+    }
 
     /// With `VOCE_NVRTC=1` the compiler must be there and every kernel must compile, for each generation; with
     /// `VOCE_NVRTC=90` for that one. With `VOCE_NVRTC_KEEP=DIR` a machine that has DIR as its cache need not compile them.
     #[test]
     fn kernels_compile() {
-        let kept = std::env::var_os("VOCE_NVRTC_KEEP").map(PathBuf::from);
+        let folder = std::env::var_os("VOCE_NVRTC_KEEP").map(|dir| kept::under(Path::new(&dir)));
         let asked = std::env::var("VOCE_NVRTC").unwrap_or_default();
         let wanted = |&(major, minor): &(u32, u32)| asked.len() < 2 || asked == format!("{major}{minor}");
-        std::thread::scope(|scope| {
-            for capability in [(9, 0), (8, 9), (8, 0)].into_iter().filter(wanted) {
-                let (kept, asked) = (&kept, &asked);
-                scope.spawn(move || match compile(capability) {
-                    Ok(image) => {
-                        assert!(image.starts_with(b"\x7fELF"));
-                        if let Some(dir) = kept {
-                            keep(&kept_at(dir, capability), &image);
-                        }
-                    }
-                    Err(CudaError::NoLibrary { .. }) if asked.is_empty() => {}
-                    Err(e) => panic!("{e}"),
-                });
+        for capability in [(9, 0), (8, 9), (8, 0)].into_iter().filter(wanted) {
+            let mut images = Vec::new();
+            for parts in [Parts::Usual, Parts::Frame] {
+                let Some(made) = compiled(parts, capability, !asked.is_empty()) else { return };
+                if let Some(folder) = &folder {
+                    kept::keep(folder, parts, capability, &made).unwrap();
+                }
+                images.extend(made);
             }
-        });
+            for kernel in KERNELS {
+                let has = |image: &[u8]| {
+                    let name = format!("\0{}\0", kernel.name).into_bytes();
+                    image.windows(name.len()).any(|part| part == name)
+                };
+                let holders: Vec<usize> = (0..images.len()).filter(|unit| has(&images[*unit])).collect();
+                assert_eq!(holders, [unit_of(kernel.name)], "{}", kernel.name);
+            }
+        }
     }
 }

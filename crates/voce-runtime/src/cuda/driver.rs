@@ -139,6 +139,11 @@ pub(crate) trait Driver: Send + Sync {
     fn pin(&self, at: usize, bytes: usize) -> bool;
     /// Ends that; the memory is still there.
     fn unpin(&self, at: usize);
+    /// Makes a kernel ready that is not from the start; nothing is being recorded on this thread.
+    fn prepare(&self, kernel: KernelId) -> Result<(), CudaError> {
+        let _ = kernel;
+        Ok(())
+    }
     /// Enqueues commands in order; `args` is what launches refer to.
     fn enqueue(&self, stream: Stream, commands: &[Command], args: &[u8]) -> Result<(), CudaError>;
     /// Enqueues commands, waits for them, and tells how many milliseconds each took.

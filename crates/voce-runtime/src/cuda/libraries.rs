@@ -14,14 +14,14 @@ pub(crate) const BLAS_HINT: &str =
 /// Folders, separated by colons, in which the libraries are looked for first.
 pub(crate) const LIBRARY_ENV: &str = "VOCE_CUDA_LIB";
 
-/// Whether the kernels' compiler and the matrix products are there.
-pub(crate) fn check() -> Result<(), CudaError> {
+/// Whether the matrix products are there, and the kernels' compiler where it is needed.
+pub(crate) fn check(must_compile: bool) -> Result<(), CudaError> {
     preload("nvrtc");
     preload("cublasLt");
     // SAFETY: looks for the libraries.
     let (nvrtc, blas) =
         unsafe { (cudarc::nvrtc::sys::is_culib_present(), cudarc::cublaslt::sys::is_culib_present()) };
-    if !nvrtc {
+    if must_compile && !nvrtc {
         return Err(CudaError::NoLibrary { name: "libnvrtc", hint: NVRTC_HINT });
     }
     if !blas {

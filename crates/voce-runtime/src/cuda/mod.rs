@@ -20,6 +20,8 @@ mod fingerprint;
 mod fp8;
 mod frame;
 mod graphs;
+#[cfg(feature = "cuda")]
+mod kept;
 mod kv;
 #[cfg(feature = "cuda")]
 mod libraries;
@@ -46,6 +48,7 @@ mod tables;
 mod tokens;
 mod transducer;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -73,7 +76,9 @@ const PINNED_BYTES: usize = crate::memory::PAGES_FROM;
 #[cfg(feature = "cuda")]
 pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
     let devices = nvidia::devices()?;
-    libraries::check()?;
+    libraries::check(
+        devices.iter().any(|info| kept::find(program::Parts::Usual, info.capability).is_none()),
+    )?;
     Ok(devices)
 }
 
@@ -83,12 +88,29 @@ pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
     Err(CudaError::NotBuilt)
 }
 
+/// The generations of GPUs that kernels are compiled for ahead of their use, by compute capability.
+pub const GENERATIONS: [(u32, u32); 6] = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
+
+/// Compiles the kernels for a compute capability into a folder, or into the user's cache, and tells the file. No GPU is
+/// needed, the kernels' compiler is.
+pub fn compile_kernels(folder: Option<&Path>, capability: (u32, u32)) -> Result<PathBuf, CudaError> {
+    #[cfg(feature = "cuda")]
+    {
+        compiled::compile_into(folder, capability)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (folder, capability);
+        Err(CudaError::NotBuilt)
+    }
+}
+
 /// Whether opening the device of this number begins with compiling kernels for it, which takes up to a minute.
 pub fn must_compile(ordinal: usize) -> bool {
     #[cfg(feature = "cuda")]
     {
         let devices = nvidia::devices().unwrap_or_default();
-        devices.get(ordinal).is_some_and(|info| !compiled::is_kept(info.capability))
+        devices.get(ordinal).is_some_and(|info| kept::find(program::Parts::Usual, info.capability).is_none())
     }
     #[cfg(not(feature = "cuda"))]
     {

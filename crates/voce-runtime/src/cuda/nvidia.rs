@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, OnceLock, RwLock};
 
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
 
 use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream};
 use super::products::{Plan, ProductKey, check_lt};
+use super::program::Parts;
 use super::{CudaError, compiled, libraries, program};
 
 /// The oldest driver that the kernels and calls work with.
@@ -69,8 +70,12 @@ pub(crate) struct Nvidia {
     info: DeviceInfo,
     device: cu::CUdevice,
     context: cu::CUcontext,
-    module: cu::CUmodule,
+    /// The kernels, in the parts that they are compiled in.
+    modules: Vec<cu::CUmodule>,
+    /// Kernels by their numbers; that of a whole frame is null.
     functions: Vec<cu::CUfunction>,
+    /// The kernel of a whole frame and its module, once it was asked for.
+    frame: OnceLock<(cu::CUmodule, cu::CUfunction)>,
     pub(super) blas: lt::cublasLtHandle_t,
     /// Products that were set up, each for one stream: a plan is written to before it runs.
     pub(super) plans: Mutex<HashMap<(u64, ProductKey), Plan>>,
@@ -197,56 +202,24 @@ impl Nvidia {
         if info.capability < (8, 0) {
             return Err(CudaError::OldDevice { name: info.name, capability: info.capability });
         }
-        let image = compiled::image(info.capability)?;
-        let mut module = std::ptr::null_mut();
+        let images = compiled::images(Parts::Usual, info.capability)?;
+        let mut modules = vec![std::ptr::null_mut(); images.len()];
         let mut blas = std::ptr::null_mut();
-        // SAFETY: places for the results; the image is a whole cubin.
+        // SAFETY: places for the results; each image is a whole cubin.
         unsafe {
             check("cuDevicePrimaryCtxRetain", cu::cuDevicePrimaryCtxRetain(&mut context, device))?;
             check("cuCtxSetCurrent", cu::cuCtxSetCurrent(context))?;
             CURRENT.set(context as usize);
-            check("cuModuleLoadData", cu::cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
+            for (module, image) in modules.iter_mut().zip(&images) {
+                check("cuModuleLoadData", cu::cuModuleLoadData(module, image.as_ptr().cast()))?;
+            }
             check_lt("cublasLtCreate", lt::cublasLtCreate(&mut blas))?;
         }
         let functions = program::KERNELS
             .iter()
-            .map(|k| {
-                let name = CString::new(k.name).expect("kernel names have no zero bytes");
-                let (mut function, mut fixed) = (std::ptr::null_mut(), 0);
-                use cu::CUfunction_attribute_enum as A;
-                // SAFETY: places for the results; the module is loaded.
-                unsafe {
-                    check(
-                        "cuModuleGetFunction",
-                        cu::cuModuleGetFunction(&mut function, module, name.as_ptr()),
-                    )?;
-                    check(
-                        "cuFuncGetAttribute",
-                        cu::cuFuncGetAttribute(&mut fixed, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
-                    )?;
-                    let most = info.shared as i32 - fixed;
-                    check(
-                        "cuFuncSetAttribute",
-                        cu::cuFuncSetAttribute(
-                            function,
-                            A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                            most,
-                        ),
-                    )?;
-                    // A multiprocessor drains before it divides its memory in another way. Kernels of few rows follow each
-                    // other and all divide it the same way; the others gain more from larger caches.
-                    if program::of_few_rows(k.name) {
-                        check(
-                            "cuFuncSetAttribute",
-                            cu::cuFuncSetAttribute(
-                                function,
-                                A::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                SHARED_PERCENT,
-                            ),
-                        )?;
-                    }
-                }
-                Ok(function)
+            .map(|k| match modules.get(program::unit_of(k.name)) {
+                Some(module) => function(*module, k.name, &info),
+                None => Ok(std::ptr::null_mut()),
             })
             .collect::<Result<_, CudaError>>()?;
         let early = info.capability >= (9, 0) && info.driver >= EARLY_DRIVER;
@@ -254,8 +227,9 @@ impl Nvidia {
             info,
             device,
             context,
-            module,
+            modules,
             functions,
+            frame: OnceLock::new(),
             blas,
             plans: Mutex::default(),
             algorithms: Mutex::default(),
@@ -326,9 +300,12 @@ impl Nvidia {
         args: &[u8],
     ) -> Result<(), CudaError> {
         let mut arg = args.as_ptr().cast_mut().cast::<c_void>();
-        let function = self.functions[kernel as usize];
-        let [x, y, z] = shape.grid;
         let together = kernel == program::FRAME.id();
+        let function = match self.frame.get() {
+            Some((_, function)) if together => *function,
+            _ => self.functions[kernel as usize],
+        };
+        let [x, y, z] = shape.grid;
         let mut attribute = if together {
             cu::CUlaunchAttribute {
                 id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
@@ -368,16 +345,74 @@ impl Drop for Nvidia {
         unsafe {
             self.plans.get_mut().unwrap_or_else(|e| e.into_inner()).values().for_each(Plan::destroy);
             lt::cublasLtDestroy(self.blas);
-            cu::cuModuleUnload(self.module);
+            for module in &self.modules {
+                cu::cuModuleUnload(*module);
+            }
+            if let Some((module, _)) = self.frame.get() {
+                cu::cuModuleUnload(*module);
+            }
             cu::cuDevicePrimaryCtxRelease_v2(self.device);
         }
         CURRENT.set(0);
     }
 }
 
+/// A kernel of a loaded module, with all the shared memory that a block may have.
+fn function(module: cu::CUmodule, name: &str, info: &DeviceInfo) -> Result<cu::CUfunction, CudaError> {
+    use cu::CUfunction_attribute_enum as A;
+    let symbol = CString::new(name).expect("kernel names have no zero bytes");
+    let (mut function, mut fixed) = (std::ptr::null_mut(), 0);
+    // SAFETY: places for the results; the module is loaded.
+    unsafe {
+        check("cuModuleGetFunction", cu::cuModuleGetFunction(&mut function, module, symbol.as_ptr()))?;
+        check(
+            "cuFuncGetAttribute",
+            cu::cuFuncGetAttribute(&mut fixed, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
+        )?;
+        let most = info.shared as i32 - fixed;
+        check(
+            "cuFuncSetAttribute",
+            cu::cuFuncSetAttribute(function, A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most),
+        )?;
+        // A multiprocessor drains before it divides its memory in another way. Kernels of few rows follow each other and
+        // all divide it the same way; the others gain more from larger caches.
+        if program::of_few_rows(name) {
+            check(
+                "cuFuncSetAttribute",
+                cu::cuFuncSetAttribute(
+                    function,
+                    A::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                    SHARED_PERCENT,
+                ),
+            )?;
+        }
+    }
+    Ok(function)
+}
+
 impl Driver for Nvidia {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn prepare(&self, kernel: KernelId) -> Result<(), CudaError> {
+        if kernel != program::FRAME.id() || self.frame.get().is_some() {
+            return Ok(());
+        }
+        let images = compiled::images(Parts::Frame, self.info.capability)?;
+        self.enter()?;
+        let mut module = std::ptr::null_mut();
+        // A module may wait for the whole device.
+        let _alone = CAPTURING.write().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: a place for the result; the image is a whole cubin.
+        check("cuModuleLoadData", unsafe { cu::cuModuleLoadData(&mut module, images[0].as_ptr().cast()) })?;
+        let made = (module, function(module, program::FRAME.name(), &self.info)?);
+        if self.frame.set(made).is_err() {
+            // Another thread was faster.
+            // SAFETY: nobody knows this one.
+            unsafe { cu::cuModuleUnload(module) };
+        }
+        Ok(())
     }
 
     fn memory(&self) -> Result<(u64, u64), CudaError> {

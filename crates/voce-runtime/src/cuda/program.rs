@@ -195,13 +195,124 @@ pub(crate) fn of_few_rows(name: &str) -> bool {
 /// The kernels that the sources declare: name and type of arguments of each.
 pub(crate) fn declared() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = SOURCES.iter().flat_map(|(_, text)| text.lines());
-    lines
-        .filter_map(|l| l.strip_prefix("KERNEL").and_then(|l| l.split_once('(')))
-        .filter(|(how, _)| ["", "_AHEAD", "_DENSE"].contains(how))
-        .filter_map(|(_, l)| {
-            let mut parts = l.split(',').map(str::trim);
-            Some((parts.next()?, parts.next()?))
-        })
+    lines.filter_map(declares)
+}
+
+/// The parts that the kernels are compiled in, side by side: those of a file, or a share of them. What takes longest comes
+/// first, so that the last ones are short; only the very last, [`Parts::Frame`], is another matter.
+pub(crate) const UNITS: &[Unit] = &units();
+
+/// Which parts are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// What any model may use.
+    Usual,
+    /// The kernel of a whole frame, which takes as long to compile as half of the others and is used when asked for.
+    Frame,
+}
+
+impl Parts {
+    /// Their places in [`UNITS`].
+    pub(crate) fn units(self) -> std::ops::Range<usize> {
+        match self {
+            Self::Usual => 0..UNITS.len() - 1,
+            Self::Frame => UNITS.len() - 1..UNITS.len(),
+        }
+    }
+}
+
+/// A part: every `shares`-th kernel of a file, from `share` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    file: &'static str,
+    share: usize,
+    shares: usize,
+}
+
+/// Files with kernels, and in how many parts each is compiled.
+const SHARES: [(&str, usize); 19] = [
+    ("residual.cu", 4),
+    ("attention.cu", 10),
+    ("linear.cu", 8),
+    ("conv.cu", 2),
+    ("row.cu", 1),
+    ("attention_tile.cu", 2),
+    ("attention_row.cu", 1),
+    ("linear_fp8.cu", 1),
+    ("pointwise.cu", 1),
+    ("beams.cu", 1),
+    ("sampling.cu", 1),
+    ("select.cu", 1),
+    ("greedy.cu", 1),
+    ("kv.cu", 1),
+    ("mel.cu", 1),
+    ("head_norm.cu", 1),
+    ("rows.cu", 1),
+    ("tokens.cu", 1),
+    ("frame.cu", 1),
+];
+
+const fn unit_count() -> usize {
+    let (mut count, mut at) = (0, 0);
+    while at < SHARES.len() {
+        count += SHARES[at].1;
+        at += 1;
+    }
+    count
+}
+
+const fn units() -> [Unit; unit_count()] {
+    let mut units = [Unit { file: "", share: 0, shares: 1 }; unit_count()];
+    let (mut at, mut unit) = (0, 0);
+    while at < SHARES.len() {
+        let mut share = 0;
+        while share < SHARES[at].1 {
+            units[unit] = Unit { file: SHARES[at].0, share, shares: SHARES[at].1 };
+            share += 1;
+            unit += 1;
+        }
+        at += 1;
+    }
+    units
+}
+
+/// The kernel that a line of the sources declares.
+fn declares(line: &str) -> Option<(&str, &str)> {
+    let (how, rest) = line.strip_prefix("KERNEL")?.split_once('(')?;
+    let mut parts = rest.split(',').map(str::trim);
+    let known = ["", "_AHEAD", "_DENSE"].contains(&how);
+    Some((parts.next()?, parts.next()?)).filter(|_| known)
+}
+
+/// The part that a kernel is in.
+pub(crate) fn unit_of(kernel: &str) -> usize {
+    let place = |(file, text): &(&'static str, &'static str)| {
+        let at = text.lines().filter_map(declares).position(|(name, _)| name == kernel)?;
+        UNITS.iter().position(|unit| unit.file == *file && unit.share == at % unit.shares)
+    };
+    SOURCES.iter().find_map(place).expect("a test places every kernel")
+}
+
+/// The sources with the kernels of one part, and checks that they fit the Rust side. Lines keep their numbers.
+pub(crate) fn unit_source(unit: usize) -> String {
+    let Unit { file, share, shares } = UNITS[unit];
+    let mut out = String::new();
+    for (name, text) in SOURCES {
+        out += &format!("#line 1 \"{name}\"\n");
+        let mut at = 0;
+        for line in text.lines() {
+            let kernel = declares(line).is_some();
+            let skipped = kernel && !(*name == file && at % shares == share);
+            at += usize::from(kernel);
+            match line.split_once('(').filter(|_| skipped) {
+                Some((_, arguments)) => out += &format!("SKIPPED({arguments}"),
+                None => out += line,
+            }
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    out + "#line 1 \"sizes\"\n" + &size_checks()
 }
 
 /// Structs that kernels and Rust both know beside arguments, by their names in the kernels.
@@ -241,6 +352,7 @@ fn size_checks() -> String {
 }
 
 /// The sources as one text, with checks that they fit the Rust side.
+#[cfg(any(test, feature = "cuda-emulator"))]
 pub(crate) fn source() -> String {
     let sources = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n"));
     sources.chain(["#line 1 \"sizes\"\n".to_owned(), size_checks()]).collect()
@@ -266,5 +378,22 @@ mod tests {
         );
         assert!(checks.contains(&line), "{checks}");
         assert!(source().ends_with(&checks));
+    }
+
+    #[test]
+    fn every_kernel_is_in_one_part_and_no_part_is_empty() {
+        let sources: Vec<String> = (0..UNITS.len()).map(unit_source).collect();
+        let mut held = vec![0; UNITS.len()];
+        for (name, _) in declared() {
+            let declares = |line: &str| declares(line).is_some_and(|(own, _)| own == name);
+            let holders: Vec<usize> =
+                (0..UNITS.len()).filter(|unit| sources[*unit].lines().any(declares)).collect();
+            assert_eq!(holders, [unit_of(name)], "{name}");
+            held[unit_of(name)] += 1;
+        }
+        assert!(held.iter().all(|kernels| *kernels > 0), "{held:?}");
+        assert_eq!(Parts::Frame.units(), unit_of(FRAME.name())..UNITS.len());
+        assert_eq!(Parts::Usual.units(), 0..unit_of(FRAME.name()));
+        assert!(sources.iter().all(|text| text.lines().count() == source().lines().count()));
     }
 }

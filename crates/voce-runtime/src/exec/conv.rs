@@ -2,12 +2,13 @@
 //!
 //! Activations are rows of channels, so the taps of an output row are consecutive input rows: with
 //! unit dilation the product reads them in place. A transposed convolution with stride `s` is an
-//! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated.
+//! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated. With int8
+//! weights the taps of each output row are quantised together, so that it depends on no other row.
 
-use super::linear::{Operand, OperandKind, Product, run_product};
+use super::linear::{Operand, OperandKind, OperandLayout, Product, run_product};
 use super::{Buffer, Exec, Shared, Snake, Span, Vector};
 use crate::cuda::PastRows;
-use crate::matrix::Matrix;
+use crate::matrix::{Format, Matrix};
 use crate::memory::{AlignedVec, volume};
 use crate::pool::share;
 use crate::simd::{Activation, Store};
@@ -85,7 +86,7 @@ pub struct ConvOp<'a> {
     pub spans: &'a [Span],
     /// Applied to the input.
     pub pre: Activation,
-    /// `[outputs][taps * channels]`, f32 or bf16.
+    /// `[outputs][taps * channels]`; f32 or bf16, on CPUs int8 too.
     pub w: &'a Matrix,
     /// Added to the product.
     pub bias: Option<&'a Vector>,
@@ -114,6 +115,21 @@ enum Way {
 /// Rows of each phase from which a dilated convolution runs phase by phase: each reads the weights anew, and nothing is
 /// copied once per tap.
 const PHASE_ROWS: usize = 48;
+
+/// Output rows whose operands lie a constant distance apart.
+struct Stretch {
+    /// Where the first operand begins, in values.
+    at: usize,
+    /// From one operand to the next, in values.
+    lda: usize,
+    /// Output rows.
+    rows: usize,
+    /// The first of them, and how far they are from each other.
+    row: usize,
+    apart: usize,
+    /// Output rows of the stretches before.
+    before: usize,
+}
 
 /// Every n-th row of a sequence, from each of the first n.
 #[derive(Clone, Copy)]
@@ -210,8 +226,12 @@ impl Exec {
         self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         let out_stride = if op.w.n > out.cols { op.w.n } else { out.cols };
         assert!(out_stride.is_multiple_of(out.cols), "outputs fold into rows");
-        let kind = OperandKind::of(op.w.format, self.kernels);
-        assert!(matches!(kind, OperandKind::F32 | OperandKind::Bf16), "convolution weights are f32 or bf16");
+        let quantised = op.w.format == Format::Int8 && self.cuda.is_none();
+        let kind = if quantised { OperandKind::F32 } else { OperandKind::of(op.w.format, self.kernels) };
+        assert!(
+            matches!(kind, OperandKind::F32 | OperandKind::Bf16),
+            "convolution weights are f32, bf16 or int8"
+        );
         let value = if kind == OperandKind::F32 { 4 } else { 2 };
         let slack = op.w.kp;
         let padded = |values: usize| (values + slack).next_multiple_of(32);
@@ -243,6 +263,10 @@ impl Exec {
         self.reserve_products(longest);
         let threads = self.pool.threads();
         let kernels = self.kernels;
+        let outputs = if quantised { rows_in / op.stride } else { 0 };
+        let layout = OperandLayout::new(OperandKind::of(op.w.format, kernels), outputs, op.w);
+        self.scratch.quantised.reserve_zeroed(layout.bytes);
+        self.scratch.scales.reserve_zeroed(outputs);
         for s in op.spans {
             if state.spec.replicate && state.fresh[s.slot] && s.rows > 0 {
                 let first: usize = first_row(op.spans, s.slot);
@@ -256,6 +280,8 @@ impl Exec {
 
         let operand = Shared(self.scratch.operand.as_mut_ptr());
         let products = Shared(self.scratch.products.as_mut_ptr());
+        let bytes = Shared(self.scratch.quantised.as_mut_ptr());
+        let scales = Shared(self.scratch.scales.as_mut_ptr());
         // Copies `n` values (activated unless they come from the history) to value offset `to`.
         let copy = |from: &[f32], act: Activation, to: usize| {
             // SAFETY: `to..to + n` lies in the reserved operand and belongs to the calling worker.
@@ -323,50 +349,83 @@ impl Exec {
             }
         });
 
-        let out = Shared(out.data.as_mut_ptr());
-        self.pool.run(|id| {
+        let each_stretch = |f: &mut dyn FnMut(Stretch)| {
             let (mut base, mut first) = (0, 0);
             for s in op.spans {
-                // Rows of the operand from `at` on, and output rows from `row` on, `apart` from each other.
-                let run = |at: usize, lda: usize, rows: usize, row: usize, apart: usize| {
-                    let product = Product {
-                        w: op.w,
-                        operand: Operand {
-                            // SAFETY: inside the reserved operand.
-                            a: unsafe { operand.get().add(at * value) },
-                            lda: lda * value,
-                            scales: std::ptr::null(),
-                            sums: std::ptr::null(),
-                        },
-                        rows,
-                        bias: op.bias,
-                        act: op.act,
-                        store: if op.add { Store::Add } else { Store::Set },
-                        gate: None,
-                        // SAFETY: output rows were checked above; workers write disjoint parts.
-                        out: unsafe { out.get().add(row * out_stride) },
-                        out_stride: apart * out_stride,
-                    };
-                    // SAFETY: as above; each worker has its own block of products.
-                    unsafe {
-                        run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
-                    };
-                };
-                let row = first / op.stride;
+                let (rows, row) = (s.rows / op.stride, first / op.stride);
                 match way(s.rows) {
-                    Way::InPlace => run(base, op.stride * cin, s.rows / op.stride, row, 1),
-                    Way::Gathered => run(base, op.w.k, s.rows / op.stride, row, 1),
+                    Way::InPlace => {
+                        f(Stretch { at: base, lda: op.stride * cin, rows, row, apart: 1, before: row });
+                    }
+                    Way::Gathered => f(Stretch { at: base, lda: op.w.k, rows, row, apart: 1, before: row }),
                     Way::Phases(p) => {
+                        let mut before = row;
                         for phase in 0..op.dilation {
                             let at = base + p.before(phase, |rows| padded(rows * cin));
                             let rows = p.rows(phase) - (op.taps - 1);
-                            run(at, cin, rows, row + phase, op.dilation);
+                            let apart = op.dilation;
+                            f(Stretch { at, lda: cin, rows, row: row + phase, apart, before });
+                            before += rows;
                         }
                     }
                 }
                 base += staged(s.rows);
                 first += s.rows;
             }
+        };
+        if quantised {
+            self.pool.run(|id| {
+                each_stretch(&mut |s| {
+                    for r in share(s.rows, 1, id, threads) {
+                        // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
+                        unsafe {
+                            let x = operand.get().add((s.at + r * s.lda) * value).cast::<f32>();
+                            let to = bytes.get().add((s.before + r) * layout.row);
+                            *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, op.w.k, op.w.kp, to);
+                        }
+                    }
+                });
+            });
+        }
+
+        let out = Shared(out.data.as_mut_ptr());
+        self.pool.run(|id| {
+            each_stretch(&mut |s| {
+                // SAFETY: inside the reserved operand, or the reserved quantised rows.
+                let operand = unsafe {
+                    if quantised {
+                        Operand {
+                            a: bytes.get().add(s.before * layout.row),
+                            lda: layout.row,
+                            scales: scales.get().add(s.before),
+                            sums: std::ptr::null(),
+                        }
+                    } else {
+                        Operand {
+                            a: operand.get().add(s.at * value),
+                            lda: s.lda * value,
+                            scales: std::ptr::null(),
+                            sums: std::ptr::null(),
+                        }
+                    }
+                };
+                let product = Product {
+                    w: op.w,
+                    operand,
+                    rows: s.rows,
+                    bias: op.bias,
+                    act: op.act,
+                    store: if op.add { Store::Add } else { Store::Set },
+                    gate: None,
+                    // SAFETY: output rows were checked above; workers write disjoint parts.
+                    out: unsafe { out.get().add(s.row * out_stride) },
+                    out_stride: s.apart * out_stride,
+                };
+                // SAFETY: as above; each worker has its own block of products.
+                unsafe {
+                    run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
+                };
+            });
         });
 
         remember(op.x, op.spans, state, |row, to| {

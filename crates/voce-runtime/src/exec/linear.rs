@@ -6,7 +6,7 @@ use crate::pool::share;
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{Activation, Epilogue, Kernels, NormRow, Rows, Store};
+use crate::simd::{Activation, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -239,6 +239,7 @@ pub(super) enum OperandKind {
     F32,
     Bf16,
     BiasedBytes,
+    SplitBytes,
     SignedBytes,
 }
 
@@ -248,27 +249,29 @@ impl OperandKind {
             Format::F32 => OperandKind::F32,
             Format::Bf16 if kernels.bf16_activations => OperandKind::Bf16,
             Format::Bf16 | Format::Fp8 => OperandKind::F32,
+            Format::Int8 if kernels.split_rows => OperandKind::SplitBytes,
             Format::Int8 => OperandKind::BiasedBytes,
             Format::Int4 => OperandKind::SignedBytes,
         }
     }
 }
 
-struct OperandLayout {
+pub(super) struct OperandLayout {
     /// Bytes per row.
-    row: usize,
+    pub(super) row: usize,
     /// Bytes of one copy.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Group sums per row.
     groups: usize,
 }
 
 impl OperandLayout {
-    fn new(kind: OperandKind, rows: usize, w: &Matrix) -> Self {
+    pub(super) fn new(kind: OperandKind, rows: usize, w: &Matrix) -> Self {
         let row = match kind {
             OperandKind::F32 => w.kp * 4,
             OperandKind::Bf16 => w.kp * 2,
             OperandKind::BiasedBytes | OperandKind::SignedBytes => w.kp,
+            OperandKind::SplitBytes => split_row_bytes(w.kp),
         }
         .next_multiple_of(64);
         // Rows a multiple of a cache way's size apart would all want the same lines of the cache.
@@ -388,8 +391,8 @@ impl Prepare {
                     (kn.map_bf16)(x, self.k, act, a.cast());
                     std::slice::from_raw_parts_mut(a.cast::<u16>().add(self.k), self.kp - self.k).fill(0);
                 }
-                OperandKind::BiasedBytes => {
-                    *place.scales.add(r) = (kn.quantize_u8)(x, self.k, self.kp, a);
+                OperandKind::BiasedBytes | OperandKind::SplitBytes => {
+                    *place.scales.add(r) = (kn.quantize_int8)(x, self.k, self.kp, a);
                 }
                 OperandKind::SignedBytes => {
                     let sums = place.sums.add(r * layout.groups);

@@ -107,6 +107,8 @@ struct Scratch {
     rows: Vec<AlignedVec<f32>>,
     /// A block of products per worker.
     products: Vec<AlignedVec<f32>>,
+    /// Rows of a convolution, quantised.
+    quantised: AlignedVec<u8>,
     /// Scales of quantised rows.
     scales: AlignedVec<f32>,
     /// Group sums of quantised rows.
@@ -121,6 +123,7 @@ impl Scratch {
             operand: AlignedVec::zeroed(0),
             rows: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
             products: (0..threads).map(|_| AlignedVec::zeroed(0)).collect(),
+            quantised: AlignedVec::zeroed(0),
             scales: AlignedVec::zeroed(0),
             sums: AlignedVec::zeroed(0),
             marks: slots::Marks::default(),

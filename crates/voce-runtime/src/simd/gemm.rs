@@ -3,7 +3,7 @@
 //! Every output is one accumulator chain over k in ascending order, whatever the blocking, so a row's
 //! result does not depend on how many rows or panels are computed beside it.
 
-use super::lanes::{F32s, LANES};
+use super::lanes::{Block, F32s, LANES};
 
 /// Arguments of a panel product. Which fields are read depends on the weight format.
 #[derive(Clone, Copy)]
@@ -49,6 +49,8 @@ pub trait PanelWeights {
     unsafe fn fold<V: F32s, const MR: usize>(b: *const u8, a: [*const f32; MR], acc: &mut [V; MR]);
     /// Bytes of a panel per step.
     const BYTES: usize;
+    /// Whether a tall block has registers for six rows, or for four.
+    const SIX_ROWS: bool;
 }
 
 /// `[k][16]` f32.
@@ -59,6 +61,7 @@ pub struct Bf16Panels;
 impl PanelWeights for F32Panels {
     const STEP: usize = 1;
     const BYTES: usize = 4 * LANES;
+    const SIX_ROWS: bool = true;
     #[inline(always)]
     unsafe fn fold<V: F32s, const MR: usize>(b: *const u8, a: [*const f32; MR], acc: &mut [V; MR]) {
         // SAFETY: per the trait's contract.
@@ -74,6 +77,7 @@ impl PanelWeights for F32Panels {
 impl PanelWeights for Bf16Panels {
     const STEP: usize = 2;
     const BYTES: usize = 4 * LANES;
+    const SIX_ROWS: bool = false;
     #[inline(always)]
     unsafe fn fold<V: F32s, const MR: usize>(b: *const u8, a: [*const f32; MR], acc: &mut [V; MR]) {
         // SAFETY: per the trait's contract.
@@ -137,20 +141,21 @@ pub unsafe fn gemm<V: F32s, W: PanelWeights>(g: &Gemm) {
     // SAFETY: blocks stay inside the operands.
     unsafe {
         // Plain loops: closures would be compiled without the caller's target features.
+        let (wide, tall) = (V::BLOCK == Block::Wide, V::BLOCK == Block::Tall);
         let mut p = 0;
         while p < g.panels {
             let np = match g.panels - p {
-                8.. if V::WIDE && g.m == 1 => 8,
-                4.. if V::WIDE => 4,
-                2.. if !V::WIDE || g.m < 4 => 2,
+                8.. if wide && g.m == 1 => 8,
+                4.. if wide || (tall && g.m == 1) => 4,
+                2.. if !(wide || tall) || g.m < 4 => 2,
                 _ => 1,
             };
             let mut r = 0;
             while r < g.m {
                 let left = g.m - r;
                 let nr = match left {
-                    6.. if V::WIDE => 6,
-                    4.. if V::WIDE => 4,
+                    6.. if wide || (tall && W::SIX_ROWS) => 6,
+                    4.. if wide || tall => 4,
                     2.. => 2,
                     _ => 1,
                 };

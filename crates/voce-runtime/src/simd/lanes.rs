@@ -7,6 +7,17 @@
 /// Lanes per vector.
 pub const LANES: usize = 16;
 
+/// A block of outputs that a product keeps in registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Block {
+    /// Two rows by two panels.
+    Square,
+    /// As many rows as fit beside one panel: sixteen registers of half a panel.
+    Tall,
+    /// Six rows by four panels: thirty-two registers of a panel.
+    Wide,
+}
+
 /// Sixteen f32 lanes.
 ///
 /// # Safety
@@ -14,8 +25,8 @@ pub const LANES: usize = 16;
 /// that has it. Pointer arguments must be valid for 16 values (or as stated); no alignment is needed.
 #[allow(clippy::missing_safety_doc)] // the contract above holds for every method
 pub trait F32s: Copy {
-    /// Rows and panels of the register block that this implementation has registers for.
-    const WIDE: bool;
+    /// The block of outputs that this implementation has registers for.
+    const BLOCK: Block;
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self;
     /// Loads 16 values.
@@ -104,7 +115,7 @@ macro_rules! lanewise {
 }
 
 impl F32s for Portable {
-    const WIDE: bool = false;
+    const BLOCK: Block = Block::Square;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Portable([x; LANES])

@@ -1,7 +1,7 @@
 //! Kernels and the table that holds one set of them per instruction set.
 //!
-//! Kernels are written once over sixteen lanes and instantiated per instruction set; only the integer
-//! and tile products are written by hand. The table is chosen once, so no call branches on the CPU.
+//! Kernels are written once over sixteen lanes and instantiated per instruction set; integer products are
+//! written over a register of sums, and only tile products by hand. The table is chosen once, so no call branches on the CPU.
 
 // Register blocks are indexed by row and panel on both sides of an assignment.
 #![allow(clippy::needless_range_loop)]
@@ -9,11 +9,17 @@
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
 pub mod attention;
+#[cfg(target_arch = "x86_64")]
+pub mod dots;
 pub mod gemm;
+#[cfg(target_arch = "x86_64")]
+pub mod integer;
 pub mod lanes;
 pub mod quant;
 pub mod select;
 pub mod snake;
+#[cfg(target_arch = "x86_64")]
+pub mod split;
 pub mod taps;
 pub mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -134,7 +140,9 @@ pub struct Kernels {
     pub gemm_f32: unsafe fn(&Gemm),
     /// bf16 weights.
     pub gemm_bf16: unsafe fn(&Gemm),
-    /// int8 weights, biased-byte activations.
+    /// Whether int8 products take rows of `split` or biased bytes.
+    pub split_rows: bool,
+    /// int8 weights, activations as `quantize_int8` writes them.
     pub gemm_int8: unsafe fn(&Gemm),
     /// int4 weights, signed-byte activations.
     pub gemm_int4: unsafe fn(&Gemm),
@@ -144,8 +152,8 @@ pub struct Kernels {
     pub map: unsafe fn(*const f32, usize, Activation, *mut f32),
     /// Activation of one row, to bf16.
     pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
-    /// Row to biased bytes.
-    pub quantize_u8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
+    /// Row to biased bytes, or to a split row.
+    pub quantize_int8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of a block of rows.
@@ -199,7 +207,7 @@ macro_rules! instantiate {
                 unsafe { vector::map_row_bf16::<$lanes>(x, n, act, out) }
             }
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn quantize_u8(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
+            pub(super) unsafe fn quantize_int8(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
                 unsafe { vector::quantize_u8::<$lanes>(x, n, kp, out) }
             }
             $(#[target_feature(enable = $features)])?
@@ -264,13 +272,14 @@ instantiate!(portable, Portable);
 #[cfg(target_arch = "x86_64")]
 instantiate!(avx2, x86::Avx2, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-instantiate!(avx512, x86::Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
+instantiate!(avx512, x86::Avx512, "avx512f,avx512bw,avx512dq,avx512vl");
 
 macro_rules! table {
     ($isa:expr, $module:ident, $int8:expr, $int4:expr) => {
         Kernels {
             isa: $isa,
             bf16_activations: false,
+            split_rows: false,
             gemm_f32: $module::gemm_f32,
             gemm_bf16: $module::gemm_bf16,
             gemm_int8: $int8,
@@ -278,7 +287,7 @@ macro_rules! table {
             norm: $module::norm,
             map: $module::map,
             map_bf16: $module::map_bf16,
-            quantize_u8: $module::quantize_u8,
+            quantize_int8: $module::quantize_int8,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
             release: || (),
@@ -299,9 +308,21 @@ macro_rules! table {
 
 static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, quant::int4_portable);
 #[cfg(target_arch = "x86_64")]
-static AVX2: Kernels = table!(Isa::Avx2, avx2, quant::x86::int8_avx2, quant::x86::int4_avx2);
+static AVX2: Kernels = Kernels {
+    split_rows: true,
+    quantize_int8: split::quantize_avx2,
+    ..table!(Isa::Avx2, avx2, integer::int8_avx2, integer::int4_avx2)
+};
 #[cfg(target_arch = "x86_64")]
-static AVX512: Kernels = table!(Isa::Avx512, avx512, quant::x86::int8_avx512, quant::x86::int4_avx512);
+static AVX_VNNI: Kernels = table!(Isa::AvxVnni, avx2, integer::int8_avx_vnni, integer::int4_avx_vnni);
+#[cfg(target_arch = "x86_64")]
+static AVX512BW: Kernels = Kernels {
+    split_rows: true,
+    quantize_int8: split::quantize_avx512,
+    ..table!(Isa::Avx512Bw, avx512, integer::int8_avx512bw, integer::int4_avx512bw)
+};
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = table!(Isa::Avx512, avx512, integer::int8_avx512, integer::int4_avx512);
 #[cfg(target_arch = "x86_64")]
 static AMX: Kernels = Kernels {
     isa: Isa::Amx,
@@ -309,8 +330,16 @@ static AMX: Kernels = Kernels {
     gemm_bf16: amx::bf16,
     gemm_int8: amx::int8,
     release: amx::release,
-    ..table!(Isa::Amx, avx512, quant::x86::int8_avx512, quant::x86::int4_avx512)
+    ..table!(Isa::Amx, avx512, integer::int8_avx512, integer::int4_avx512)
 };
+
+/// Bytes of a split row of `k` inputs; no table outside x86-64 takes any.
+pub fn split_row_bytes(k: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return split::row_bytes(k);
+    #[cfg(not(target_arch = "x86_64"))]
+    k
+}
 
 /// The kernels for an instruction set that this CPU supports.
 pub fn kernels(isa: Isa) -> &'static Kernels {
@@ -319,6 +348,10 @@ pub fn kernels(isa: Isa) -> &'static Kernels {
         Isa::Scalar => &PORTABLE,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &AVX2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => &AVX_VNNI,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bw => &AVX512BW,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &AVX512,
         #[cfg(target_arch = "x86_64")]

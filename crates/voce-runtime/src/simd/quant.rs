@@ -1,9 +1,9 @@
-//! Int8 and int4 panel products: byte activations against quantised weights.
+//! Int8 and int4 panel products in portable form: byte activations against quantised weights.
 //!
 //! Int8 takes activations as unsigned bytes with a bias of 128, because VNNI and AMX multiply unsigned
-//! by signed; the bias is taken out with the precomputed sums of the weights. Int4 keeps weights as
-//! unsigned nibbles (0..=15, meaning -8..=7) and takes signed activations. Integer sums are exact, so
-//! every implementation gives the same bits.
+//! by signed; the bias is taken out with the precomputed sums of the weights. Without VNNI, x86 takes
+//! rows of `split` instead. Int4 keeps weights as unsigned nibbles (0..=15, meaning -8..=7) and takes
+//! signed activations. Integer sums are exact, so every implementation gives the same bits.
 
 use super::gemm::Gemm;
 use super::lanes::LANES;
@@ -89,194 +89,153 @@ pub unsafe fn int4_portable(g: &Gemm) {
     }
 }
 
-/// AVX2 and AVX-512 VNNI forms.
-#[cfg(target_arch = "x86_64")]
-pub mod x86 {
-    #![allow(clippy::undocumented_unsafe_blocks)] // every block: intrinsics inside g's operands
+#[cfg(test)]
+mod tests {
     use super::*;
-    use std::arch::x86_64::*;
+    use crate::Isa;
+    use crate::simd::{Kernels, kernels};
 
-    /// Int8 with `madd` on widened bytes (exact, unlike `maddubs`).
-    ///
-    /// # Safety
-    /// AVX2; pointers of `g` valid for its sizes.
-    #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn int8_avx2(g: &Gemm) {
-        unsafe {
-            for p in 0..g.panels {
-                for m in 0..g.m {
-                    let a = g.a.add(m * g.lda).cast::<i32>();
-                    let b = g.b.add(p * g.panel);
-                    let mut acc = [_mm256_setzero_si256(); 4];
-                    for k in 0..g.k / 4 {
-                        let a4 = _mm256_cvtepu8_epi16(_mm_set1_epi32(a.add(k).read_unaligned()));
-                        for (i, acc) in acc.iter_mut().enumerate() {
-                            let w = _mm_loadu_si128(b.add(k * 64 + i * 16).cast());
-                            *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(_mm256_cvtepi8_epi16(w), a4));
-                        }
-                    }
-                    let mut pairs = [0i32; 32];
-                    for (i, acc) in acc.iter().enumerate() {
-                        _mm256_storeu_si256(pairs.as_mut_ptr().add(i * 8).cast(), *acc);
-                    }
-                    let sums: [i32; LANES] = std::array::from_fn(|l| pairs[2 * l] + pairs[2 * l + 1]);
-                    finish_int8(g, m, p, &sums);
+    /// Bytes of both signs: the extremes, and values of no pattern.
+    const BYTES: [fn(usize, usize) -> i8; 9] = [
+        |_, _| 127,
+        |_, _| -127,
+        |_, _| -128,
+        |_, i| if i % 2 == 0 { 127 } else { -128 },
+        |_, i| if i % 2 == 0 { -127 } else { 127 },
+        |r, i| if (i / 2 + r).is_multiple_of(2) { 127 } else { -127 },
+        |r, i| if (i + r) % 3 == 0 { -128 } else { 127 },
+        |r, i| ((i * 2_654_435_761 + r * 40_503) >> 7) as i8,
+        |r, i| ((i * 7_919 + r * 104_729) % 129) as i8 - 64,
+    ];
+    const SHAPES: [(usize, usize, usize); 10] = [
+        (1, 64, 1),
+        (1, 512, 5),
+        (2, 128, 4),
+        (3, 64, 2),
+        (4, 192, 3),
+        (5, 1088, 1),
+        (7, 64, 9),
+        (17, 256, 4),
+        (33, 128, 5),
+        (64, 64, 4),
+    ];
+
+    struct Case {
+        rows: Vec<u8>,
+        weights: Vec<u8>,
+        scales: Vec<u8>,
+        weight_sums: Vec<i32>,
+        group_sums: Vec<i32>,
+        row_scales: Vec<f32>,
+    }
+
+    impl Case {
+        /// The product on one instruction set; `row` is the distance between rows.
+        fn run(&self, kn: &Kernels, int8: bool, (m, k, panels): (usize, usize, usize)) -> Vec<u32> {
+            let row = self.rows.len() / m;
+            let mut c = vec![f32::NAN; m * panels * LANES];
+            let g = Gemm {
+                a: self.rows.as_ptr(),
+                lda: row,
+                m,
+                k,
+                b: self.weights.as_ptr(),
+                panel: self.weights.len() / panels,
+                panels,
+                c: c.as_mut_ptr(),
+                ldc: panels * LANES,
+                a_scale: self.row_scales.as_ptr(),
+                b_scale: self.scales.as_ptr(),
+                b_sum: self.weight_sums.as_ptr(),
+                a_sums: self.group_sums.as_ptr(),
+                accumulate: false,
+            };
+            // SAFETY: the operands have the sizes that `g` states, and the CPU has the instructions of `kn`.
+            unsafe { if int8 { (kn.gemm_int8)(&g) } else { (kn.gemm_int4)(&g) } };
+            (kn.release)();
+            c.iter().map(|v| v.to_bits()).collect()
+        }
+    }
+
+    fn row_scales(m: usize) -> Vec<f32> {
+        (0..m).map(|r| 0.013 + r as f32 * 0.0007).collect()
+    }
+
+    #[test]
+    fn int8_products_are_exact_on_every_instruction_set() {
+        for (m, k, panels) in SHAPES {
+            let n = panels * LANES;
+            for (x, w) in BYTES.iter().flat_map(|x| BYTES.iter().map(move |w| (*x, *w))) {
+                let mut weights = vec![0u8; k * n];
+                let mut weight_sums = vec![0i32; n];
+                for (o, i) in (0..n).flat_map(|o| (0..k).map(move |i| (o, i))) {
+                    weights[(o / LANES * k + i / 4 * 4) * LANES + o % LANES * 4 + i % 4] = w(o, i) as u8;
+                    weight_sums[o] += 128 * w(o, i) as i32;
+                }
+                let scale = |o: usize| 0.002 + o as f32 * 0.0003;
+                let scales = (0..n).flat_map(|o| scale(o).to_le_bytes()).collect();
+                let biased: Vec<u8> = (0..m * k).map(|at| (x(at / k, at % k) as i32 + 128) as u8).collect();
+                let mut want = Vec::new();
+                for (r, o) in (0..m).flat_map(|r| (0..n).map(move |o| (r, o))) {
+                    let sum: i64 = (0..k).map(|i| x(r, i) as i64 * w(o, i) as i64).sum();
+                    want.push((sum as f32 * (row_scales(m)[r] * scale(o))).to_bits());
+                }
+                let mut case = Case {
+                    rows: biased.clone(),
+                    weights,
+                    scales,
+                    weight_sums,
+                    group_sums: Vec::new(),
+                    row_scales: row_scales(m),
+                };
+                for isa in Isa::available() {
+                    let kn = kernels(isa);
+                    case.rows = if kn.split_rows { split_rows(&biased, k) } else { biased.clone() };
+                    assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
                 }
             }
         }
     }
 
-    /// Int4 compiled for AVX2 from the portable form.
-    ///
-    /// # Safety
-    /// AVX2; pointers of `g` valid for its sizes.
-    #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn int4_avx2(g: &Gemm) {
-        unsafe { int4_portable(g) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn int8_block<const MR: usize, const NR: usize>(g: &Gemm, row: usize, panel: usize) {
-        unsafe {
-            let mut acc = [[_mm512_setzero_si512(); MR]; NR];
-            let mut a = [g.a.cast::<i32>(); MR];
-            let mut b = [g.b; NR];
-            for (m, a) in a.iter_mut().enumerate() {
-                *a = g.a.add((row + m) * g.lda).cast();
-            }
-            for (n, b) in b.iter_mut().enumerate() {
-                *b = g.b.add((panel + n) * g.panel);
-            }
-            for k in 0..g.k / 4 {
-                for n in 0..NR {
-                    if MR == 1 && k % 16 == 0 {
-                        // A panel tile is 1 KiB: fetch the one eight tiles ahead.
-                        _mm_prefetch::<_MM_HINT_T0>(b[n].add(k * 64 + 8192).cast());
-                    }
-                    let w = _mm512_loadu_si512(b[n].add(k * 64).cast());
-                    for m in 0..MR {
-                        let x = _mm512_set1_epi32(a[m].add(k).read_unaligned());
-                        acc[n][m] = _mm512_dpbusd_epi32(acc[n][m], x, w);
-                    }
-                }
-            }
-            for n in 0..NR {
-                let at = (panel + n) * LANES;
-                let sum = _mm512_loadu_si512(g.b_sum.add(at).cast());
-                let scale = _mm512_loadu_ps(g.b_scale.cast::<f32>().add(at));
-                for m in 0..MR {
-                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*g.a_scale.add(row + m)));
-                    let v = _mm512_cvtepi32_ps(_mm512_sub_epi32(acc[n][m], sum));
-                    _mm512_storeu_ps(g.c.add((row + m) * g.ldc + at), _mm512_mul_ps(v, scale));
-                }
-            }
+    #[cfg(target_arch = "x86_64")]
+    fn split_rows(biased: &[u8], k: usize) -> Vec<u8> {
+        let row = crate::simd::split::row_bytes(k);
+        let mut rows = vec![0u8; biased.len() / k * row];
+        for (from, to) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)) {
+            to[..k].copy_from_slice(from);
+            // SAFETY: a table that takes split rows belongs to a CPU with AVX2; the row has room for its rest.
+            unsafe { crate::simd::split::split(to.as_mut_ptr(), k) };
         }
+        rows
     }
 
-    /// Int8 with VNNI.
-    ///
-    /// # Safety
-    /// AVX-512 with VNNI; pointers of `g` valid for its sizes.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub unsafe fn int8_avx512(g: &Gemm) {
-        unsafe {
-            let mut p = 0;
-            while p < g.panels {
-                let np = if g.panels - p >= 4 { 4 } else { 1 };
-                let mut r = 0;
-                while r < g.m {
-                    let left = g.m - r;
-                    match (np, left) {
-                        (4, 4..) => int8_block::<4, 4>(g, r, p),
-                        (4, 2..) => int8_block::<2, 4>(g, r, p),
-                        (4, _) => int8_block::<1, 4>(g, r, p),
-                        (_, 4..) => int8_block::<4, 1>(g, r, p),
-                        (_, 2..) => int8_block::<2, 1>(g, r, p),
-                        _ => int8_block::<1, 1>(g, r, p),
-                    }
-                    r += if left >= 4 {
-                        4
-                    } else if left >= 2 {
-                        2
-                    } else {
-                        1
-                    };
-                }
-                p += np;
-            }
-        }
+    #[cfg(not(target_arch = "x86_64"))]
+    fn split_rows(biased: &[u8], _: usize) -> Vec<u8> {
+        biased.to_vec()
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn int4_block<const MR: usize, const NR: usize>(g: &Gemm, row: usize, panel: usize) {
-        unsafe {
-            let groups = g.k / GROUP;
-            let nibble = _mm512_set1_epi8(15);
-            let mut sum = [[_mm512_setzero_ps(); MR]; NR];
-            for grp in 0..groups {
-                for n in 0..NR {
-                    let mut acc: [__m512i; MR] =
-                        std::array::from_fn(|m| _mm512_set1_epi32(-*g.a_sums.add((row + m) * groups + grp)));
-                    let b = g.b.add((panel + n) * g.panel + grp * GROUP * LANES / 2);
-                    if MR == 1 {
-                        for line in 0..4 {
-                            _mm_prefetch::<_MM_HINT_T0>(b.add(4096 + line * 64).cast());
-                        }
-                    }
-                    for block in 0..GROUP / 8 {
-                        let w = _mm512_loadu_si512(b.add(block * 64).cast());
-                        let lo = _mm512_and_si512(w, nibble);
-                        let hi = _mm512_and_si512(_mm512_srli_epi16::<4>(w), nibble);
-                        for (m, acc) in acc.iter_mut().enumerate() {
-                            let a = g.a.add((row + m) * g.lda + grp * GROUP + block * 8).cast::<i32>();
-                            *acc = _mm512_dpbusd_epi32(*acc, lo, _mm512_set1_epi32(a.read_unaligned()));
-                            let next = a.add(1).read_unaligned();
-                            *acc = _mm512_dpbusd_epi32(*acc, hi, _mm512_set1_epi32(next));
-                        }
-                    }
-                    let scales = g.b_scale.cast::<u16>().add(((panel + n) * groups + grp) * LANES);
-                    let scale = _mm512_cvtepu16_epi32(_mm256_loadu_si256(scales.cast()));
-                    let scale = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(scale));
-                    for m in 0..MR {
-                        let v = _mm512_cvtepi32_ps(acc[m]);
-                        // Not fused, to give the bits of the portable form.
-                        sum[n][m] = _mm512_add_ps(sum[n][m], _mm512_mul_ps(v, scale));
-                    }
+    #[test]
+    fn int4_products_have_the_portable_bits_on_every_instruction_set() {
+        for (m, k, panels) in SHAPES {
+            let (n, groups) = (panels * LANES, k / GROUP);
+            for (x, w) in BYTES.iter().flat_map(|x| BYTES.iter().map(move |w| (*x, *w))) {
+                let weights = (0..k * n / 2).map(|at| w(at / 64, at) as u8).collect();
+                let scales =
+                    (0..panels * groups * LANES).flat_map(|at| (0x3c00u16 + at as u16 % 300).to_le_bytes());
+                let group = |r: usize, g: usize| (0..GROUP).map(|i| x(r, g * GROUP + i) as i32).sum::<i32>();
+                let case = Case {
+                    rows: (0..m * k).map(|at| x(at / k, at % k) as u8).collect(),
+                    weights,
+                    scales: scales.collect(),
+                    weight_sums: Vec::new(),
+                    group_sums: (0..m * groups).map(|at| 8 * group(at / groups, at % groups)).collect(),
+                    row_scales: row_scales(m),
+                };
+                let want = case.run(kernels(Isa::Scalar), false, (m, k, panels));
+                for isa in Isa::available() {
+                    let got = case.run(kernels(isa), false, (m, k, panels));
+                    assert!(got == want, "{isa}, {m} rows of {k} by {n}");
                 }
-            }
-            for n in 0..NR {
-                for m in 0..MR {
-                    let v = _mm512_mul_ps(sum[n][m], _mm512_set1_ps(*g.a_scale.add(row + m)));
-                    _mm512_storeu_ps(g.c.add((row + m) * g.ldc + (panel + n) * LANES), v);
-                }
-            }
-        }
-    }
-
-    /// Int4 with VNNI.
-    ///
-    /// # Safety
-    /// AVX-512 with VNNI; pointers of `g` valid for its sizes.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub unsafe fn int4_avx512(g: &Gemm) {
-        unsafe {
-            let mut p = 0;
-            while p < g.panels {
-                let np = if g.panels - p >= 2 { 2 } else { 1 };
-                let mut r = 0;
-                while r < g.m {
-                    let left = g.m - r;
-                    match (np, left) {
-                        (2, 4..) => int4_block::<4, 2>(g, r, p),
-                        (2, _) => int4_block::<1, 2>(g, r, p),
-                        (_, 4..) => int4_block::<4, 1>(g, r, p),
-                        _ => int4_block::<1, 1>(g, r, p),
-                    }
-                    r += if left >= 4 { 4 } else { 1 };
-                }
-                p += np;
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::F32s;
+use super::lanes::{Block, F32s};
 
 /// Two AVX2 registers.
 #[derive(Clone, Copy)]
@@ -14,7 +14,7 @@ macro_rules! both {
 }
 
 impl F32s for Avx2 {
-    const WIDE: bool = false;
+    const BLOCK: Block = Block::Tall;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
@@ -164,7 +164,7 @@ impl F32s for Avx2 {
 pub struct Avx512(__m512);
 
 impl F32s for Avx512 {
-    const WIDE: bool = true;
+    const BLOCK: Block = Block::Wide;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Avx512(_mm512_set1_ps(x)) }

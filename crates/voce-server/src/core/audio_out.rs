@@ -8,7 +8,6 @@ use voce_audio::encode::{OpusOptions, OpusWriter, sink_to};
 use voce_audio::output::Output;
 use voce_audio::{AudioError, AudioFormat, AudioSink, RawEncoding, Resampler};
 
-use super::mp3;
 use super::trace::{Meter, Stage};
 
 /// Packets of 20 ms in a page of streamed Opus: less delay than the default of files.
@@ -18,34 +17,20 @@ const PCM: u32 = 24_000;
 /// The rate of the telephone's formats.
 const TELEPHONE: u32 = 8_000;
 
-/// A format that speech can be sent in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// What voce-audio writes.
-    File(AudioFormat),
-    /// MP3, where this build has it.
-    Mp3,
+/// What a response says of its format.
+pub(crate) fn media_type(format: AudioFormat) -> String {
+    match format {
+        AudioFormat::Raw(_) => format!("{};rate={};channels=1", format.media_type(), rate(format, 0)),
+        _ => format.media_type().into(),
+    }
 }
 
-impl Format {
-    pub(crate) fn media_type(self) -> String {
-        match self {
-            Format::Mp3 => "audio/mpeg".into(),
-            Format::File(f @ AudioFormat::Raw(_)) => {
-                format!("{};rate={};channels=1", f.media_type(), self.rate(0))
-            }
-            Format::File(f) => f.media_type().into(),
-        }
-    }
-
-    /// The rate of the output: headerless formats have the one that everybody expects, the others the model's.
-    fn rate(self, model: u32) -> u32 {
-        match self {
-            Format::File(AudioFormat::Raw(RawEncoding::Mulaw | RawEncoding::Alaw)) => TELEPHONE,
-            Format::File(AudioFormat::Raw(_)) => PCM,
-            Format::Mp3 => mp3::RATES.into_iter().find(|r| *r >= model).unwrap_or(PCM),
-            Format::File(_) => model,
-        }
+/// The rate of the output: headerless formats have the one that everybody expects, the others the model's.
+fn rate(format: AudioFormat, model: u32) -> u32 {
+    match format {
+        AudioFormat::Raw(RawEncoding::Mulaw | RawEncoding::Alaw) => TELEPHONE,
+        AudioFormat::Raw(_) => PCM,
+        _ => model,
     }
 }
 
@@ -90,17 +75,16 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    pub(crate) fn new(format: Format, rate: u32) -> Result<Self, AudioError> {
+    pub(crate) fn new(format: AudioFormat, model_rate: u32) -> Result<Self, AudioError> {
         let made = Made::default();
-        let resampler = Resampler::new(rate, format.rate(rate));
-        let rate = format.rate(rate);
+        let rate = rate(format, model_rate);
+        let resampler = Resampler::new(model_rate, rate);
         let sink: Box<dyn AudioSink> = match format {
-            Format::Mp3 => mp3::sink(made.clone(), rate)?,
-            Format::File(AudioFormat::OggOpus) => {
+            AudioFormat::OggOpus => {
                 let options = OpusOptions { packets_per_page: OPUS_PAGE, ..OpusOptions::default() };
                 Box::new(OpusWriter::new(made.clone(), rate, options)?)
             }
-            Format::File(format) => sink_to(made.clone(), format, rate)?,
+            format => sink_to(made.clone(), format, rate)?,
         };
         Ok(Self { sink, made, resampler, resampled: Vec::new(), meter: Meter::new(Stage::EncodeOut) })
     }

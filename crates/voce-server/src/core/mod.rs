@@ -20,7 +20,6 @@ pub(crate) mod lobby;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod mounts;
-pub(crate) mod mp3;
 pub(crate) mod origin;
 pub(crate) mod otlp;
 pub(crate) mod owners;

@@ -10,7 +10,7 @@ use voce_audio::{AudioFormat, RawEncoding};
 use voce_engine::talker::{TalkEvent, TalkRequest};
 
 use super::tags::{Tag, handshake};
-use crate::core::audio_out::{Breath, Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder};
 use crate::core::error::ServerError;
 use crate::core::limits;
 use crate::core::query::{Query, short};
@@ -105,7 +105,7 @@ async fn talk(
         Shape::Ogg => AudioFormat::OggOpus,
         Shape::Pcm => AudioFormat::Raw(RawEncoding::S16le),
     };
-    let voice = Encoder::new(Format::File(format), RATE).map_err(ServerError::from)?;
+    let voice = Encoder::new(format, RATE).map_err(ServerError::from)?;
     let mut talk = Talk {
         partner,
         wish,

@@ -15,7 +15,7 @@ use voce_engine::EngineError;
 use voce_engine::codec::{Codec, FrameDecoder};
 
 use super::tags::{Tag, handshake};
-use crate::core::audio_out::{Encoder, Format};
+use crate::core::audio_out::Encoder;
 use crate::core::budget::{Budget, Share};
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
@@ -76,7 +76,7 @@ impl Drop for Place {
 
 impl Room {
     fn new(rate: u32) -> Result<Self, ServerError> {
-        let mut voice = Encoder::new(Format::File(AudioFormat::OggOpus), rate)?;
+        let mut voice = Encoder::new(AudioFormat::OggOpus, rate)?;
         let head = Tag::Audio.message(&voice.write(&[])?).into();
         let (channel, _) = broadcast::channel(QUEUE);
         Ok(Self { channel, has_producer: AtomicBool::new(false), head, voice: Mutex::new(voice) })

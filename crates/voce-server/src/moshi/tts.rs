@@ -15,7 +15,7 @@ use voce_audio::{AudioFormat, RawEncoding, Resampler};
 use voce_engine::speaker::TextSender;
 
 use super::wire::{TtsIn, TtsOut, pack, unpack};
-use crate::core::audio_out::{Breath, Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder};
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::limits;
@@ -85,6 +85,7 @@ pub(crate) async fn connect(
         any_voice: true,
         seed: query.number("seed")?,
         temperature: query.number("temperature")?,
+        normalize: query.get("normalize").map(|_| query.is_on("normalize")),
         ..Ask::default()
     };
     state.before_upgrade(mouth.check())?;
@@ -103,6 +104,9 @@ struct Request {
     seed: Option<u64>,
     #[serde(default)]
     temperature: Option<f32>,
+    /// Beyond moshi-server: `false` speaks the text as it is.
+    #[serde(default)]
+    normalize: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -136,11 +140,12 @@ pub(crate) async fn post(
         any_voice: true,
         seed: request.seed,
         temperature: request.temperature,
+        normalize: request.normalize,
         ..Ask::default()
     };
     let mut utterance = state.mouth(state.mounted(uri.path()))?.speak(text, ask).await?;
     let first = utterance.next().await.transpose()?.unwrap_or_default();
-    let encoder = Encoder::new(Format::File(AudioFormat::Wav(WavSample::S16)), utterance.rate())?;
+    let encoder = Encoder::new(AudioFormat::Wav(WavSample::S16), utterance.rate())?;
     let begin = Some((utterance, encoder, Breath::default(), Some(first)));
     let stream = futures_util::stream::unfold(begin, async |now| {
         let (mut utterance, mut encoder, mut breath, first) = now?;
@@ -271,7 +276,7 @@ impl Talk {
         let (text, pieces) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || feed(speaker, pieces));
         let ogg = match shape {
-            Shape::Ogg | Shape::OggMessages => Some(Encoder::new(Format::File(AudioFormat::OggOpus), RATE)?),
+            Shape::Ogg | Shape::OggMessages => Some(Encoder::new(AudioFormat::OggOpus, RATE)?),
             Shape::Pcm | Shape::PcmMessages => None,
         };
         Ok(Self {
@@ -351,6 +356,10 @@ impl Talk {
                 "text",
                 format!("more than {limit} bytes of text on one connection"),
             )));
+        }
+        // What comes after the end is not spoken.
+        if self.text.is_none() {
+            return Ok(());
         }
         // Times are guessed for models that do not tell them.
         let guessed = text.split_whitespace().filter(|_| !self.utterance.tells_words());

@@ -8,7 +8,7 @@ use voce_engine::stage::weight_bytes;
 use voce_engine::store::Store;
 use voce_engine::{EngineError, Pulse, SpeakRequest, Speaker, Voice, VoiceChoice};
 
-use super::{Ask, Clip, Embedding, MouthOptions, OPENAI_VOICES};
+use super::{Ask, Clip, Embedding, MouthOptions, OPENAI_VOICES, languages};
 use crate::core::caller::Caller;
 use crate::core::limits;
 use crate::core::models::Model;
@@ -78,7 +78,14 @@ impl Loaded {
         };
         request.seed = ask.seed.unwrap_or_else(random_seed);
         request.temperature = ask.temperature.or(request.temperature);
-        request.language = ask.language.clone().or(request.language);
+        request.normalize = ask.normalize.unwrap_or(request.normalize);
+        let asked = match &ask.language {
+            Some(asked) if ask.any_language => {
+                languages::named(asked, &self.speaker.info().languages).map(str::to_owned)
+            }
+            asked => asked.clone(),
+        };
+        request.language = asked.or(request.language);
         if self.speaker.info().instructions {
             request.instruct = ask.instructions.clone().or(request.instruct);
         }

@@ -1,6 +1,7 @@
 //! Voices as the protocols see them: a text, whole or arriving, becomes speech, on whichever replica of the model.
 
 mod clip;
+mod languages;
 mod loaded;
 mod utterance;
 
@@ -93,6 +94,10 @@ pub(crate) struct Ask {
     pub(crate) temperature: Option<f32>,
     /// The language of the text.
     pub(crate) language: Option<String>,
+    /// Whether markup is taken out and numbers are read out; the server's setting when absent.
+    pub(crate) normalize: Option<bool>,
+    /// Leave the language to the model where it has none of that name.
+    pub(crate) any_language: bool,
     /// How to speak, in words; models that take no instructions do not hear of it.
     pub(crate) instructions: Option<String>,
     /// A voice that the client has sent; models of other families do not hear of it.
@@ -187,6 +192,14 @@ impl Mouth {
     pub(crate) async fn voice_names(&self) -> Result<Vec<String>, ServerError> {
         let caller = Caller::current();
         Ok(self.with(move |model| Ok(model.voice_names(&caller))).await?.0)
+    }
+
+    /// Tags of the languages that it speaks; none where nobody knows.
+    pub(crate) async fn languages(&self) -> Result<Vec<String>, ServerError> {
+        let tags = |model: &Loaded| {
+            model.speaker.info().languages.iter().map(|name| languages::tag(name).to_owned()).collect()
+        };
+        Ok(self.with(move |model| Ok(tags(model))).await?.0)
     }
 
     /// The name of the default voice.

@@ -13,12 +13,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use voce_audio::AudioFormat;
+use voce_audio::encode::HAS_MP3;
 use voce_audio::stretch::{SPEEDS, Stretch};
 
-use crate::core::audio_out::{Breath, Encoder, Format};
+use crate::core::audio_out::{Breath, Encoder, media_type};
 use crate::core::body;
 use crate::core::error::ServerError;
-use crate::core::mp3::HAS_MP3;
 use crate::core::query::short;
 use crate::core::state::AppState;
 use crate::mouth::{Ask, Utterance};
@@ -49,6 +49,9 @@ struct Request {
     /// Beyond OpenAI: the language of the text, for models that speak several.
     #[serde(default)]
     language: Option<String>,
+    /// Beyond OpenAI: `false` speaks the text as it is, with its markup, numbers and addresses.
+    #[serde(default)]
+    normalize: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,13 +62,13 @@ enum VoiceField {
 }
 
 /// The format of a name. MP3 is OpenAI's default; where a build lacks it, WAV is, with its true type.
-fn format(name: Option<&str>) -> Result<Format, ServerError> {
+fn format(name: Option<&str>) -> Result<AudioFormat, ServerError> {
     match name {
-        None if HAS_MP3 => Ok(Format::Mp3),
-        None => Ok(Format::File(AudioFormat::Wav(voce_audio::wav::WavSample::S16))),
-        Some("mp3") if HAS_MP3 => Ok(Format::Mp3),
+        None if HAS_MP3 => Ok(AudioFormat::Mp3),
+        None => Ok(AudioFormat::Wav(voce_audio::wav::WavSample::S16)),
+        Some("mp3") if HAS_MP3 => Ok(AudioFormat::Mp3),
         Some(name @ ("wav" | "pcm" | "flac" | "opus" | "mulaw" | "alaw")) => {
-            AudioFormat::from_name(name).map(Format::File).ok_or(ServerError::Internal)
+            AudioFormat::from_name(name).ok_or(ServerError::Internal)
         }
         Some(other) => {
             let mp3 = if HAS_MP3 { "mp3, " } else { "" };
@@ -120,6 +123,7 @@ pub(crate) async fn speak(
         temperature: request.temperature,
         language: request.language.filter(|language| !language.is_empty()),
         instructions: request.instructions,
+        normalize: request.normalize,
         ..Ask::default()
     };
     let mut utterance = mouth.speak(request.input, ask).await?;
@@ -144,7 +148,7 @@ pub(crate) async fn speak(
         None => speech.poll(cx),
     });
     let mut response = Response::new(Body::from_stream(stream));
-    let kind = if is_sse { "text/event-stream".to_owned() } else { format.media_type() };
+    let kind = if is_sse { "text/event-stream".to_owned() } else { media_type(format) };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_str(&kind).map_err(|_| ServerError::Internal)?);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

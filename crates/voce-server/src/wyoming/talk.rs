@@ -188,12 +188,12 @@ impl Talk {
             }
             "synthesize" => {
                 let said = text("text").ok_or_else(|| ServerError::bad("text", "synthesize needs a text"))?;
-                let voice = event.data["voice"]["name"].as_str().map(str::to_owned);
-                self.synthesize(said, voice).await?;
+                let ask = ask(&event.data["voice"]);
+                self.synthesize(said, ask).await?;
             }
             "synthesize-start" => {
-                let voice = event.data["voice"]["name"].as_str().map(str::to_owned);
-                self.synthesize_live(voice).await?;
+                let ask = ask(&event.data["voice"]);
+                self.synthesize_live(ask).await?;
             }
             // Events of parts that are not here, such as wake words, are none of our business.
             _ => {}
@@ -224,12 +224,12 @@ impl Talk {
         Ok(())
     }
 
-    async fn synthesize(&mut self, text: String, voice: Option<String>) -> Result<(), End> {
+    async fn synthesize(&mut self, text: String, ask: Ask) -> Result<(), End> {
         if text.len() > self.state.options.limits.text {
             return Err(End::Bad(ServerError::bad("text", "the text is too long: split it")));
         }
         let mouth = self.state.mouth(None)?.clone();
-        let utterance = mouth.speak(text, Ask { voice, any_voice: true, ..Ask::default() }).await?;
+        let utterance = mouth.speak(text, ask).await?;
         self.speak(utterance).await
     }
 
@@ -250,7 +250,7 @@ impl Talk {
     }
 
     /// Text that comes piece by piece, spoken from its first sentence on.
-    async fn synthesize_live(&mut self, voice: Option<String>) -> Result<(), End> {
+    async fn synthesize_live(&mut self, ask: Ask) -> Result<(), End> {
         let mouth = self.state.mouth(None)?.clone();
         // A slot is taken with the first text.
         let first = loop {
@@ -265,8 +265,7 @@ impl Talk {
                 _ => {}
             }
         };
-        let (speaker, mut utterance) =
-            mouth.speak_live(Ask { voice, any_voice: true, ..Ask::default() }).await?;
+        let (speaker, mut utterance) = mouth.speak_live(ask).await?;
         let (text, pieces) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || feed(speaker, pieces));
         let mut received = first.len();
@@ -320,6 +319,18 @@ impl Talk {
     }
 }
 
+/// What a voice's description asks for: its name, else its speaker's, and its language, as far as the model has them.
+fn ask(voice: &Value) -> Ask {
+    let text = |name: &str| voice[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    Ask {
+        voice: text("name").or_else(|| text("speaker")),
+        any_voice: true,
+        language: text("language"),
+        any_language: true,
+        ..Ask::default()
+    }
+}
+
 /// What this server can do, in Home Assistant's words.
 async fn info(state: &AppState) -> Value {
     let attribution = json!({"name": "Voce", "url": ""});
@@ -344,7 +355,9 @@ async fn info(state: &AppState) -> Value {
         if names.is_empty() {
             names.push("default".into());
         }
-        voices.extend(names.iter().map(|name| part(name, &english)));
+        let languages = mouth.languages().await.unwrap_or_default();
+        let languages = if languages.is_empty() { &english } else { &languages };
+        voices.extend(names.iter().map(|name| part(name, languages)));
     }
     let program = |key: &str, parts: Vec<Value>, streaming: &str| {
         if parts.is_empty() {

@@ -44,8 +44,16 @@ struct Heard {
     stop_s: f64,
 }
 
-/// Speaks the text word by word, after a first message where there is one: samples, and words with their times.
-async fn say(server: &Running, query: &str, first: Option<Value>) -> (Vec<f32>, Vec<(String, f64, f64)>) {
+/// Samples, and words with their times.
+type Said = (Vec<f32>, Vec<(String, f64, f64)>);
+
+/// Speaks the text word by word, after a first message where there is one.
+async fn say(server: &Running, query: &str, first: Option<Value>) -> Said {
+    say_and(server, query, first, &[]).await
+}
+
+/// The same, with messages after the end of the text.
+async fn say_and(server: &Running, query: &str, first: Option<Value>, after: &[Value]) -> Said {
     let path = format!("/api/tts_streaming?format=PcmMessagePack&temperature=0&seed=1{query}");
     let mut socket = server.socket(&path).await;
     if let Some(first) = first {
@@ -55,6 +63,9 @@ async fn say(server: &Running, query: &str, first: Option<Value>) -> (Vec<f32>, 
         socket.binary(pack(&json!({"type": "Text", "text": word}))).await;
     }
     socket.binary(pack(&json!({"type": "Eos"}))).await;
+    for message in after {
+        socket.binary(pack(message)).await;
+    }
     let (mut samples, mut words) = (Vec::new(), Vec::new());
     loop {
         match socket.next().await {
@@ -110,5 +121,15 @@ async fn a_voice_that_is_sent_is_the_one_of_its_file() {
         json!({"type": "Voice", "embeddings": [], "shape": []}),
     ] {
         assert_eq!(say(&server, "&voice=anna.wav", Some(bad)).await.0, anna);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn words_after_the_end_are_not_spoken() {
+    let server = start().await;
+    let plain = say(&server, "", None).await;
+    let late = |n: usize| vec![json!({"type": "Text", "text": "late"}); n];
+    for after in [late(1), late(200), vec![json!({"type": "Eos"}), json!({"type": "Text", "text": "late"})]] {
+        assert_eq!(say_and(&server, "", None, &after).await, plain);
     }
 }

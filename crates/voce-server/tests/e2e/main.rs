@@ -16,6 +16,7 @@ mod core;
 mod counter;
 mod deepgram;
 mod dice;
+mod doors;
 mod engine;
 mod faults;
 mod floods;

@@ -60,6 +60,17 @@ async fn every_format_decodes_to_the_same_speech() {
 }
 
 #[tokio::test]
+async fn markup_is_taken_out_unless_the_request_keeps_it() {
+    let server = Setup::default().start().await;
+    let say = async |extra: Value| speak(&server, extra).await.body;
+    let plain = say(json!({"response_format": "pcm"})).await;
+    let marked = "**Hello** [there](https://a.b/c).";
+    assert_eq!(plain, say(json!({"response_format": "pcm", "input": marked})).await);
+    let kept = json!({"response_format": "pcm", "input": marked, "normalize": false});
+    assert_ne!(plain, say(kept).await);
+}
+
+#[tokio::test]
 async fn the_same_seed_gives_the_same_audio() {
     let server = Setup::default().start().await;
     let one = speak(&server, json!({"response_format": "pcm"})).await.body;

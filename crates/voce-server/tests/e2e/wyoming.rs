@@ -13,7 +13,8 @@ use crate::counter::Counter;
 use crate::listening::audio;
 use crate::server::{Running, Setup};
 
-struct Client(BufReader<TcpStream>);
+/// A client of Wyoming's.
+pub(crate) struct Client(BufReader<TcpStream>);
 
 async fn start() -> (Running, Client) {
     let options =
@@ -24,19 +25,19 @@ async fn start() -> (Running, Client) {
     (server, client)
 }
 
-async fn connect(server: &Running) -> Client {
+pub(crate) async fn connect(server: &Running) -> Client {
     Client(BufReader::new(TcpStream::connect(server.wyoming.unwrap()).await.unwrap()))
 }
 
 impl Client {
-    async fn send(&mut self, kind: &str, data: Value, payload: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: &str, data: Value, payload: &[u8]) {
         let data = data.to_string();
         let head = json!({"type": kind, "data_length": data.len(), "payload_length": payload.len()});
         self.0.write_all(format!("{head}\n{data}").as_bytes()).await.unwrap();
         self.0.write_all(payload).await.unwrap();
     }
 
-    async fn next(&mut self) -> Option<(String, Value, Vec<u8>)> {
+    pub(crate) async fn next(&mut self) -> Option<(String, Value, Vec<u8>)> {
         let mut line = String::new();
         if self.0.read_line(&mut line).await.unwrap() == 0 {
             return None;

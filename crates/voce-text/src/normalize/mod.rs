@@ -15,6 +15,8 @@ mod web;
 
 use std::borrow::Cow;
 
+pub use web::{Signs, read_addresses};
+
 type Pass = fn(Cow<'_, str>) -> Cow<'_, str>;
 
 /// Reads numbers, dates, times, money, units, abbreviations, addresses and symbols out in English.

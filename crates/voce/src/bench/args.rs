@@ -74,6 +74,7 @@ Examples:
   voce bench say --model DIR --frames 125 --json        one line for scripts
   voce bench say --model DIR --threads sweep --precision f32,int8,int4
   voce bench say --shape pocket-100m --frames 125 --streams 256 --device cuda --cuda-events on
+  voce bench say --shape pocket-100m --frames 125 --clone    how long cloning a voice takes as well
   voce bench say --model DIR --text short --compare 'pocket-tts generate --text {text}'
 
 The limit of a stage is the larger of its bytes over the measured read bandwidth and its multiply-adds over the rate
@@ -109,6 +110,16 @@ pub(crate) struct BenchSayArgs {
     /// Voice: a name, a .safetensors voice, or an audio file to clone
     #[arg(long, env = "VOCE_VOICE")]
     pub(crate) voice: Option<String>,
+    /// Measure how long cloning takes, and speak with the clone: of a clip, or of ten seconds that are in the binary
+    #[arg(
+        long,
+        value_name = "CLIP",
+        env = "VOCE_BENCH_CLONE",
+        num_args = 0..=1,
+        default_missing_value = super::clone::BUILT_IN,
+        conflicts_with = "voice"
+    )]
+    pub(crate) clone: Option<String>,
     /// Chunks of a long text that run side by side
     #[arg(long, value_name = "N", env = "VOCE_LOCKSTEP", default_value_t = 1)]
     pub(crate) lockstep: usize,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use clap::ValueEnum;
 use serde_json::json;
 
 use super::Subject;
@@ -63,7 +64,8 @@ fn own(args: &BenchSayArgs, model: &str, text: &str) -> Command {
     command.args(["--lockstep", &args.lockstep.to_string()]);
     // Several settings are compared one by one; the command is timed against the first of each.
     if let Some(precision) = args.precision.first() {
-        command.args(["--precision", voce_nn::Precision::from(*precision).name()]);
+        let value = precision.to_possible_value().expect("no precision is hidden");
+        command.args(["--precision", value.get_name()]);
     }
     if let super::args::Threads::Fixed(threads) = args.threads {
         command.args(["--threads", &threads.to_string()]);

@@ -96,6 +96,11 @@ pub(super) fn deviation(values: &[f64]) -> f64 {
     (values.iter().map(|v| (v - m) * (v - m)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
 }
 
+/// How much each value differs from the one before.
+pub(super) fn differences(values: &[f64]) -> Vec<f64> {
+    values.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect()
+}
+
 /// The value that a share `q` of the values does not pass; 0 of nothing.
 pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -115,6 +120,8 @@ mod tests {
         assert!((deviation(&values) - 2.5f64.sqrt()).abs() < 1e-12);
         assert_eq!(quantile(&values, 0.5), 3.0);
         assert_eq!(quantile(&values, 0.99), 5.0);
+        assert_eq!(differences(&values), [2.0, 1.0, 3.0, 1.0]);
+        assert_eq!(mean(&differences(&[4.0])), 0.0);
         assert_eq!((mean(&[]), deviation(&[1.0]), quantile(&[], 0.5)), (0.0, 0.0, 0.0));
     }
 }

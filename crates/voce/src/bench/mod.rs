@@ -1,6 +1,7 @@
 //! `voce bench`: how fast a model speaks or hears here, against what the machine could do and other programs.
 
 pub(crate) mod args;
+mod clone;
 mod codec;
 mod compare;
 mod crowd;
@@ -144,8 +145,8 @@ fn one(
     let progress = console.progress();
     progress.set_message(format!("loading {precision} on {threads} threads"));
     // The voice of random weights comes from a speaker of its own, so that its encoder counts in no figure.
-    let made = match (subject, &args.voice) {
-        (Subject::Shape(shape), None) => voice::random(shape, SEED, &options)?,
+    let made = match (subject, &args.voice, &args.clone) {
+        (Subject::Shape(shape), None, None) => voice::random(shape, SEED, &options)?,
         _ => None,
     };
     machine::reset_peak_rss();
@@ -153,6 +154,16 @@ fn one(
     let speaker = subject.open(&store, &options)?;
     let load = begun.elapsed();
     interrupt::check()?;
+    let mut cloned = None;
+    let made = match &args.clone {
+        Some(clip) => {
+            progress.set_message("cloning a voice");
+            let (voice, took) = clone::measure(&speaker, clip, args.repeat.unwrap_or(5))?;
+            cloned = Some(took);
+            Some(voice)
+        }
+        None => made,
+    };
     let name = match &made {
         Some(_) => None,
         None => args.voice.clone().or_else(|| speaker.default_voice()),
@@ -170,7 +181,7 @@ fn one(
         .with_lockstep(args.lockstep)
         // Random weights end by chance; a run of stated length must not.
         .with_eos_threshold(args.frames.map(|_| f32::INFINITY));
-    let head = Head::new(&speaker, voice_name, load);
+    let head = Head::new(&speaker, voice_name, load, cloned);
     let device = device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
     if args.streams != [1] {

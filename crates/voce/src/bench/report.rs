@@ -7,8 +7,9 @@ use voce_engine::Speaker;
 use voce_engine::speaker::SpeakerInfo;
 use voce_engine::stage::StageInfo;
 
+use super::clone::Cloned;
 use super::limits::{ByStage, KernelTime, PREFILL, Rates, Stage, print_kernels};
-use super::measure::{Runs, deviation, mean, quantile};
+use super::measure::{Runs, deviation, differences, mean, quantile};
 use crate::console::{Console, bytes, milliseconds, round, table};
 use crate::failure::Outcome;
 use crate::machine;
@@ -25,10 +26,18 @@ pub(super) struct Head {
     device: Option<String>,
     overlapped: bool,
     load_ms: f64,
+    /// What cloning its voice took, with `--clone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clone: Option<Cloned>,
 }
 
 impl Head {
-    pub(super) fn new(speaker: &Speaker, voice: Option<String>, load: Duration) -> Self {
+    pub(super) fn new(
+        speaker: &Speaker,
+        voice: Option<String>,
+        load: Duration,
+        clone: Option<Cloned>,
+    ) -> Self {
         let info = speaker.info();
         Self {
             model: info.id.clone(),
@@ -40,6 +49,7 @@ impl Head {
             device: info.device.clone(),
             overlapped: info.beside,
             load_ms: milliseconds(load),
+            clone,
         }
     }
 
@@ -50,8 +60,10 @@ impl Head {
             Some(device) => device.clone(),
             None => format!("{} with {}", self.cpu, self.isa),
         };
+        let cloned =
+            self.clone.as_ref().map_or_else(String::new, |clone| format!("\n{}", clone.line().trim_end()));
         format!(
-            "{} ({}, {} threads, {way}, voice: {voice}) on {place}; loaded in {:.0} ms",
+            "{} ({}, {} threads, {way}, voice: {voice}) on {place}; loaded in {:.0} ms{cloned}",
             self.model, self.precision, self.threads, self.load_ms
         )
     }
@@ -61,6 +73,19 @@ impl Head {
 struct FrameMs {
     p50: f64,
     p99: f64,
+    p999: f64,
+    max: f64,
+    /// Mean difference between one frame and the next.
+    jitter: f64,
+}
+
+impl FrameMs {
+    fn new(runs: &Runs) -> Self {
+        let frames = runs.frame_ms();
+        let at = |share: f64| round(quantile(&frames, share), 4);
+        let jitter = mean(&runs.0.iter().flat_map(|run| differences(&run.frames)).collect::<Vec<_>>());
+        Self { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0), jitter: round(jitter, 4) }
+    }
 }
 
 /// The result of `--frames N`.
@@ -98,17 +123,13 @@ impl FramesReport {
     ) -> Self {
         let rtf = runs.each(|r| r.wall / r.audio.max(1e-9));
         let wall = runs.each(|r| r.wall * 1e3);
-        let frames = runs.frame_ms();
         let p50 = round(quantile(&rtf, 0.5), 5);
         let first = &runs.0[0];
         Self {
             rtf: p50,
             rtf_p50: p50,
             rtf_best: round(quantile(&rtf, 0.0), 5),
-            frame_ms: FrameMs {
-                p50: round(quantile(&frames, 0.5), 4),
-                p99: round(quantile(&frames, 0.99), 4),
-            },
+            frame_ms: FrameMs::new(runs),
             first_audio_ms: round(quantile(&runs.each(|r| r.first * 1e3), 0.5), 3),
             peak_rss_mb: peak,
             frames: first.stats.frames,
@@ -130,7 +151,8 @@ impl FramesReport {
         }
         let memory = self.peak_rss_mb.map_or_else(|| "?".into(), |mb| format!("{mb:.0}"));
         let text = format!(
-            "{}\n{} frames from {} tokens, {} runs: {:.4}x real time (best {:.4}), {:.2} ms a frame (p99 {:.2}), \
+            "{}\n{} frames from {} tokens, {} runs: {:.4}x real time (best {:.4}), {:.2} ms a frame (p99 {:.2}, \
+             p99.9 {:.2}, jitter {:.2}), \
              first audio after {:.1} ms, {memory} MB\n{}",
             self.head.line(),
             self.frames,
@@ -140,6 +162,8 @@ impl FramesReport {
             self.rtf_best,
             self.frame_ms.p50,
             self.frame_ms.p99,
+            self.frame_ms.p999,
+            self.frame_ms.jitter,
             self.first_audio_ms,
             limit_table(&self.stages, &self.rates),
         );
@@ -160,6 +184,7 @@ pub(super) struct TextRow {
     frames: usize,
     frames_per_second: f64,
     first_audio_ms: f64,
+    frame_ms: FrameMs,
     peak_rss_mb: Option<f64>,
     /// Shares of the time, by stage: prompts first.
     #[serde(flatten)]
@@ -191,6 +216,7 @@ impl TextRow {
             frames: frames.round() as usize,
             frames_per_second: round(frames / seconds.max(1e-9), 2),
             first_audio_ms: round(quantile(&runs.each(|r| r.first * 1e3), 0.5), 3),
+            frame_ms: FrameMs::new(runs),
             peak_rss_mb: peak,
             shares: ByStage(std::iter::once(prompts).chain(stages).collect()),
             unended_chunks: runs.0.iter().map(|r| r.stats.unended).max().unwrap_or(0),
@@ -207,6 +233,10 @@ impl TextRow {
             format!("{:.4}", self.rtf),
             format!("{:.0}", self.frames_per_second),
             format!("{:.1} ms", self.first_audio_ms),
+            format!("{:.2}", self.frame_ms.p50),
+            format!("{:.2}", self.frame_ms.p99),
+            format!("{:.2}", self.frame_ms.p999),
+            format!("{:.2}", self.frame_ms.jitter),
             self.peak_rss_mb.map_or_else(|| "?".into(), |mb| format!("{mb:.0} MB")),
         ];
         cells.extend(self.shares.0.iter().map(|(_, share)| percent(*share)));
@@ -230,7 +260,21 @@ impl TextsReport {
         if console.json {
             return console.json(self);
         }
-        let head = ["text", "words", "wall", "audio", "RTF", "frames/s", "first audio", "peak", PREFILL];
+        let head = [
+            "text",
+            "words",
+            "wall",
+            "audio",
+            "RTF",
+            "frames/s",
+            "first audio",
+            "frame ms",
+            "p99",
+            "p99.9",
+            "jitter",
+            "peak",
+            PREFILL,
+        ];
         let head = head.into_iter().chain(info.stages.iter().map(|stage| stage.name));
         let head: Vec<String> = head.map(str::to_owned).collect();
         let right: Vec<usize> = (1..head.len()).collect();

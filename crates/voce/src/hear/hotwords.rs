@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 const MAX_BYTES: u64 = 4 << 20;
 
 /// Reads the phrases; empty lines and those that begin with `#` are left out.
-pub(super) fn read(path: &Path) -> Outcome<Vec<Hotword>> {
+pub(crate) fn read(path: &Path) -> Outcome<Vec<Hotword>> {
     let name = path.display();
     let size = std::fs::metadata(path).map_err(|e| Failure::failed(format!("{name}: {e}")))?.len();
     if size > MAX_BYTES {

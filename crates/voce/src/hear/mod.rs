@@ -1,7 +1,7 @@
 //! `voce hear`: audio in, text out.
 
 pub(crate) mod args;
-mod hotwords;
+pub(crate) mod hotwords;
 mod inputs;
 mod live;
 pub(crate) mod model;

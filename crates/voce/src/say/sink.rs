@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use voce_audio::encode::sink_to;
+use voce_audio::encode::{FORMATS, sink_to};
 use voce_audio::output::Pipe;
 use voce_audio::wav::WavSample;
 use voce_audio::{AudioError, AudioFormat, AudioSink, open_sink};
@@ -11,7 +11,6 @@ use voce_audio::{AudioError, AudioFormat, AudioSink, open_sink};
 use crate::args::SayArgs;
 use crate::failure::{Failure, Outcome};
 
-const FORMATS: &str = "wav, wav-f32, flac, opus, pcm, f32, mulaw or alaw";
 const NO_DEVICE: &str = "this build has no sound card: build with `cargo install --features device`, or write a file with -o FILE";
 
 /// What was asked for.
@@ -25,7 +24,8 @@ impl Target {
     pub(super) fn choose(args: &SayArgs) -> Outcome<Self> {
         if args.output.is_none() && !args.play && !cfg!(feature = "device") {
             return Err(Failure::usage(
-                "no output: give -o FILE, or -o - for a pipe (this build has no sound card)",
+                "no output: give -o FILE (hello.wav, hello.mp3), or listen through a pipe, `-o - | aplay`: this build has no \
+                 sound card",
             ));
         }
         Self::new(args.output.as_deref(), args.format.as_deref(), args.play || args.output.is_none())

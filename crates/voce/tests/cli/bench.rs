@@ -13,6 +13,10 @@ fn frames_as_one_line_for_scripts() {
         assert!(json[key].as_f64().is_some_and(|v| v > 0.0), "{key} in {json}");
     }
     assert!(json["frame_ms"]["p50"].as_f64() <= json["frame_ms"]["p99"].as_f64());
+    assert!(json["frame_ms"]["p99"].as_f64() <= json["frame_ms"]["p999"].as_f64());
+    assert!(json["frame_ms"]["p999"].as_f64() <= json["frame_ms"]["max"].as_f64());
+    assert!(json["frame_ms"]["jitter"].as_f64().is_some_and(|v| v >= 0.0), "{json}");
+    assert!(json["clone"].is_null(), "{json}");
     for stage in ["prefill", "backbone", "head", "codec"] {
         for key in ["ms", "limit_ms", "fraction"] {
             assert!(json["stages"][stage][key].as_f64().is_some(), "{stage} {key} in {json}");
@@ -41,7 +45,9 @@ fn a_table_a_trace_and_another_program() {
     ]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();
-    for part in ["words", "RTF", "first audio", "prefill", "reached", "GB/s", "times as fast"] {
+    for part in
+        ["words", "RTF", "first audio", "p99.9", "jitter", "prefill", "reached", "GB/s", "times as fast"]
+    {
         assert!(text.contains(part), "{part} in: {text}");
     }
     let events: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
@@ -60,6 +66,34 @@ fn random_weights_need_no_files() {
     let s = Sandbox::new();
     let json = s.json(&["bench", "say", "--shape", "2m", "--frames", "3", "--repeat", "1", "--json"]);
     assert_eq!((json["frames"].as_u64(), json["model"].as_str()), (Some(3), Some("pocket-2m")));
+}
+
+#[test]
+fn a_voice_is_cloned_and_timed() {
+    let s = Sandbox::new();
+    let m = model("lsd");
+    let cloning = ["bench", "say", "--model", arg(&m), "--frames", "3", "--repeat", "1", "--json", "--clone"];
+    let json = s.json(&cloning);
+    assert_eq!(json["clone"]["clip"], "built-in");
+    assert_eq!(json["clone"]["clip_seconds"], 10.4);
+    for key in ["first_ms", "ms"] {
+        assert!(json["clone"][key].as_f64().is_some_and(|v| v > 0.0), "{key} in {json}");
+    }
+    let clip = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/speech/1867-154075-0019.opus");
+    let json = s.json(&[&cloning[..], &[clip]].concat());
+    assert_eq!(json["clone"]["clip"], clip);
+    let (code, text) = s.fails(&[&cloning[..], &["/no/such.wav"]].concat());
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("/no/such.wav"), "{text}");
+}
+
+#[test]
+fn kernels_are_compiled_for_generations_that_exist() {
+    let s = Sandbox::new();
+    let (code, text) = s.fails(&["doctor", "--compile-kernels", "sm_70"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("sm_70") && text.contains("90"), "{text}");
+    assert_eq!(s.fails(&["doctor", "--into", "x"]).0, 2);
 }
 
 #[test]

@@ -3,10 +3,13 @@
 
 mod bad_input;
 mod bench;
+#[cfg(feature = "nano")]
+mod bulk;
 mod codec;
 mod codes;
 mod hear;
 mod kyutai;
+mod kyutai_bad;
 mod kyutai_say;
 mod logs;
 mod models;

@@ -69,6 +69,63 @@ fn the_stated_frames_in_a_whole_file() {
 }
 
 #[test]
+fn the_ending_or_the_format_chooses_the_encoder() {
+    let s = Sandbox::new();
+    let m = model("lsd");
+    let say = |out: &str, extra: &[&str]| {
+        let common =
+            ["say", "--model", arg(&m), "--temperature", "0", "--max-frames", "6", "-o", out, "Hello."];
+        let output = s.run(&[&common[..], extra].concat());
+        assert!(output.status.success(), "{out}: {}", stderr(&output));
+        output.stdout
+    };
+    let is_mp3 = |bytes: &[u8]| bytes.len() > 200 && bytes[0] == 0xff && bytes[1] & 0xe0 == 0xe0;
+    for name in ["a.mp3", "b.MP3"] {
+        say(arg(&s.out(name)), &[]);
+        assert!(is_mp3(&std::fs::read(s.out(name)).unwrap()), "{name}");
+    }
+    for (name, start) in
+        [("c.ogg", &b"OggS"[..]), ("d.opus", b"OggS"), ("e.flac", b"fLaC"), ("f.wav", b"RIFF")]
+    {
+        say(arg(&s.out(name)), &[]);
+        assert!(std::fs::read(s.out(name)).unwrap().starts_with(start), "{name}");
+    }
+    say(arg(&s.out("g.dat")), &["--format", "mp3"]);
+    assert!(is_mp3(&std::fs::read(s.out("g.dat")).unwrap()));
+    assert!(is_mp3(&say("-", &["--format", "mp3"])), "a pipe as well");
+    assert_eq!(s.results().len(), 7, "and nothing beside them");
+}
+
+#[test]
+fn markup_is_not_read_aloud_unless_it_is_asked_for() {
+    let s = Sandbox::new();
+    let m = model("lsd");
+    let tokens = |text: &str, extra: &[&str]| {
+        let out = s.out("x.wav");
+        let common = ["say", "--model", arg(&m), "--max-frames", "3", "--json", "-o", arg(&out), text];
+        s.json(&[&common[..], extra].concat())["tokens"].as_u64().unwrap()
+    };
+    let plain = tokens("The village. It is quiet, and the docs are early.", &[]);
+    let marked = "# The village\nIt is *quiet*, and [the docs](https://a.b/c) are `early`. 😀";
+    assert_eq!(tokens(marked, &[]), plain);
+    assert!(tokens(marked, &["--no-normalize"]) > plain);
+    // The same while it arrives.
+    let live = ["say", "--model", arg(&m), "--max-frames", "3", "--json", "-o", "/dev/null"];
+    let mut child = s
+        .command(&live)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), marked.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["tokens"].as_u64(), Some(plain));
+    let (code, text) = s.fails(&["say", "--model", arg(&m), "-o", "/dev/null", "😀 👍"]);
+    assert_eq!(code, 2, "nothing is left to say: {text}");
+}
+
+#[test]
 fn temperature_0_is_the_same_at_any_thread_count() {
     let s = Sandbox::new();
     let m = model("lsd4");

@@ -72,7 +72,7 @@ impl Parameters {
             reads_per_second,
             resident: true,
         };
-        let codec = part("codec", self.codec, Role::Conv, Some(frame_rate / CODEC_GROUP));
+        let codec = part("codec", self.codec, Role::Codec, Some(frame_rate / CODEC_GROUP));
         vec![
             part("backbone", self.backbone, Role::Backbone, Some(frame_rate)),
             part("head", self.head, Role::Linear, Some(frame_rate)),

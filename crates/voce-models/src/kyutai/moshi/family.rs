@@ -8,7 +8,7 @@ use voce_text::Tokenizer;
 
 use super::partner::MoshiPartner;
 use crate::dialogue::{Dialogue, DialogueError, DialogueInfo, Partner, TalkRequest};
-use crate::kyutai::{FrameLm, KyutaiConfig};
+use crate::kyutai::{Condition, FrameLm, KyutaiConfig};
 use crate::mimi::Mimi;
 use crate::stage::{Per, StageInfo};
 
@@ -44,6 +44,19 @@ pub(super) struct Common {
     pub tokenizer: Tokenizer,
     pub mimi: Arc<Mimi>,
 }
+
+impl Common {
+    /// What every conversation is told besides tokens: of models that were taught how good recordings are, the best.
+    pub(super) fn conditions(&self) -> Vec<Condition> {
+        let known = self.frames.lm().conditions().values(QUALITY).unwrap_or_default();
+        let best = known.iter().find(|value| *value == BEST).cloned();
+        best.map(|value| Condition { name: QUALITY.into(), value: Some(value) }).into_iter().collect()
+    }
+}
+
+/// The condition that says how good a recording is, and its value for the best.
+const QUALITY: &str = "description";
+const BEST: &str = "very_good";
 
 /// A loaded dialogue model.
 pub struct Moshi {

@@ -191,7 +191,7 @@ impl Partner for MoshiPartner {
         let draws = Draws::new(config, request);
         let sampling =
             |temperature, top_k| Sampling { temperature, top_k, seed: request.seed, ..Sampling::default() };
-        common.frames.start(exec, &mut self.state, slot, &[]);
+        common.frames.start(exec, &mut self.state, slot, &common.conditions());
         self.encoder.reset(slot);
         self.decoder.reset(slot);
         self.slots[slot] = Some(Slot {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Sampling};
+use voce_text::normalize::Signs;
 use voce_text::{PauseBudget, Tokenizer};
 
 use super::machine::MachineRules;
@@ -259,6 +260,9 @@ impl Speech for KyutaiTts {
             turns: self.common.sources.is_some(),
             between: config.and_then(|t| t.padding_between).unwrap_or(PADDING_BETWEEN),
             frame_rate: self.info.frame_rate(),
+            signs: (request.language.as_ref().or(self.info.languages.first()))
+                .filter(|_| request.normalize)
+                .and_then(|language| Signs::of(language)),
             pauses: PauseBudget::default(),
             state: ScriptState::default(),
         }))

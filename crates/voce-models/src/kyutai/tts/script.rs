@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use voce_text::normalize::{Signs, read_addresses};
 use voce_text::{PauseBudget, Segment, TextError, Tokenizer, parse_pauses_within};
 
 use crate::speech::{Line, LineWord, Passage, Script};
@@ -26,6 +27,8 @@ pub(super) struct KyutaiScript {
     /// Steps that are forced between words.
     pub between: usize,
     pub frame_rate: f64,
+    /// How web addresses are read out; as they are when absent.
+    pub signs: Option<Signs>,
     /// The pauses that the rest of the text may ask for.
     pub pauses: PauseBudget,
     pub state: ScriptState,
@@ -82,6 +85,10 @@ impl KyutaiScript {
                     line.words.push(LineWord { text: String::new(), tokens: 0, pause });
                 }
                 Segment::Text(text) => {
+                    let text = match self.signs {
+                        Some(signs) => read_addresses(&text, signs),
+                        None => text.as_str().into(),
+                    };
                     for word in plain(&text).split_whitespace() {
                         self.word(word, line, out);
                     }
@@ -174,6 +181,7 @@ mod tests {
             turns: true,
             between: 1,
             frame_rate: 12.5,
+            signs: Signs::of("en"),
             pauses: PauseBudget::default(),
             state: ScriptState::default(),
         }
@@ -215,6 +223,17 @@ mod tests {
             assert!(matches!(out[0], Passage::New(_)));
             assert!(out[1..].iter().all(|p| matches!(p, Passage::More(_))));
         }
+    }
+
+    #[test]
+    fn addresses_are_read_word_by_word() {
+        let (mut script, mut out) = (script(), Vec::new());
+        for piece in ["See https://exam", "ple.com/do", "cs now."] {
+            script.push(piece, &mut out).unwrap();
+        }
+        script.finish(&mut out).unwrap();
+        let said: Vec<String> = words(&out).0.into_iter().map(|word| word.text).collect();
+        assert_eq!(said, ["See", "example", "dot", "com", "slash", "docs", "now."]);
     }
 
     #[test]

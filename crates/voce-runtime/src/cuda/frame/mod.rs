@@ -132,6 +132,7 @@ pub(super) fn fuse(
         let shared = (plan.slots * CHUNK + plan.rest) as u32;
         let shape = Shape { grid: [blocks as u32, 1, 1], block: THREADS, shared };
         let kernel = program::FRAME.id();
+        device.driver.prepare(kernel)?;
         fused.commands.push(Command::Launch { kernel, shape, args: at, len: bytes.len() });
         fused._memory.push(memory);
     }

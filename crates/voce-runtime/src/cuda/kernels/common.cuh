@@ -31,6 +31,8 @@ typedef signed char i8;
         name##_body(a);                             \
     }                                               \
     DEV void name##_body(const Args& a)
+// A kernel of another part of the program: never instantiated, so that it costs its reading alone.
+#define SKIPPED(name, Args, ...) template <int Unused> static __device__ void name##_skipped(const Args& a)
 extern __shared__ __align__(128) unsigned char voce_shared[];
 #define SHARED(type, name) type* name = reinterpret_cast<type*>(voce_shared)
 #define CONSTANT static __device__ const

@@ -19,16 +19,14 @@ fn groups(generated: usize, given: usize) -> impl Iterator<Item = usize> {
 
 /// The `config.json` of a recogniser.
 pub(crate) fn asr(module: &Asr) -> Result<Value, String> {
-    if module.conditioning_delay.is_some() || module.conditioning_learnt_padding {
-        return Err("conditioning_delay: no recogniser with such a condition is published".into());
-    }
     let mut config = language_model(&module.model)?;
+    let delay = condition(module, &mut config)?;
     config.insert("model_type".into(), "stt".into());
     config.insert("delays".into(), json!(vec![0; module.model.audio_codebooks + 1]));
     config.insert(
         "stt_config".into(),
         json!({
-            "audio_delay_seconds": module.asr_delay_in_tokens as f64 / FRAME_RATE,
+            "audio_delay_seconds": delay as f64 / FRAME_RATE,
             "audio_silence_prefix_seconds": 0.0,
         }),
     );
@@ -36,6 +34,44 @@ pub(crate) fn asr(module: &Asr) -> Result<Value, String> {
     config.insert("lm_gen_config".into(), json!({"temp": temperature, "temp_text": temperature}));
     Ok(config.into())
 }
+
+/// Tells a recogniser that was taught several delays which one is meant; gives the delay in tokens.
+fn condition(module: &Asr, config: &mut Map<String, Value>) -> Result<usize, String> {
+    let (asked, learnt) = (module.conditioning_delay, module.conditioning_learnt_padding);
+    let numbers: Vec<&String> = module
+        .model
+        .conditioners
+        .iter()
+        .filter(|(_, c)| matches!(c, Conditioner::ContinuousAttribute { .. }))
+        .map(|(name, _)| name)
+        .collect();
+    if let Some(other) = numbers.iter().find(|name| **name != DELAY) {
+        return Err(format!(
+            "its condition '{other}' is a number: only '{DELAY}' can be told to a recogniser"
+        ));
+    }
+    if asked.is_some() && learnt {
+        return Err("conditioning_delay and conditioning_learnt_padding: give one of them".into());
+    }
+    if !numbers.is_empty() && asked.is_none() && !learnt {
+        return Err("its model has a delay as a condition: give conditioning_delay (seconds) or \
+                    conditioning_learnt_padding = true"
+            .into());
+    }
+    let Some(seconds) = asked else { return Ok(module.asr_delay_in_tokens) };
+    if !(0.0..=MOST_DELAY).contains(&seconds) {
+        return Err(format!("conditioning_delay is {seconds}: use 0 to {MOST_DELAY} seconds"));
+    }
+    if !numbers.is_empty() {
+        // The model was taught how far the text is behind the audio as a number below zero.
+        config["conditioners"][DELAY]["continuous"]["value"] = json!(-seconds);
+    }
+    Ok((seconds as f32 * FRAME_RATE as f32) as usize + 1)
+}
+
+/// The condition of recognisers that were taught several delays, and the longest that is taken.
+const DELAY: &str = "delay";
+const MOST_DELAY: f64 = 60.0;
 
 /// The `config.json` of a dialogue model.
 pub(crate) fn lm(module: &Lm) -> Result<Value, String> {
@@ -225,6 +261,44 @@ mod tests {
                 let scale = (feedforward(&t) as f64 + 0.5) / width as f64;
                 assert_eq!((scale * width as f64) as usize, feedforward(&t));
             }
+        }
+    }
+
+    fn asr_of(more: &str, conditioners: &str) -> Result<Value, String> {
+        let tr = "{ d_model = 8, num_heads = 2, num_layers = 1, dim_feedforward = 32, causal = true, norm_first = true, \
+                  bias_ff = false, bias_attn = false, context = 7, max_period = 10000, use_conv_block = false, \
+                  gating = 'silu', norm = 'RmsNorm', positional_embedding = 'Rope', kv_repeat = 1 }";
+        let text = format!(
+            "path = '/a'\nlm_model_file = ''\ntext_tokenizer_file = ''\naudio_tokenizer_file = ''\n\
+             asr_delay_in_tokens = 6\n{more}\n[model]\ntext_in_vocab_size = 9\ntext_out_vocab_size = 8\n\
+             audio_vocab_size = 9\naudio_codebooks = 2\ntransformer = {tr}\n{conditioners}"
+        );
+        asr(&toml::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn a_delay_that_is_a_condition_is_told_to_the_model_and_counted() {
+        let number = "[model.conditioners.delay]\ntype = 'ContinuousAttribute'\ndim = 6\nscale_factor = 10.0\nmax_period = 100.0";
+        let config = asr_of("conditioning_delay = 0.5", number).unwrap();
+        assert_eq!(config["conditioners"]["delay"]["continuous"]["value"], -0.5);
+        assert_eq!(config["stt_config"]["audio_delay_seconds"], 7.0 / FRAME_RATE);
+        assert_eq!(config["fuser"]["sum"], json!(["delay"]));
+        let config = asr_of("conditioning_learnt_padding = true", number).unwrap();
+        assert_eq!(config["conditioners"]["delay"]["continuous"]["value"], Value::Null);
+        assert_eq!(config["stt_config"]["audio_delay_seconds"], 6.0 / FRAME_RATE);
+        // Without such a condition it is the delay alone.
+        let config = asr_of("conditioning_delay = 2.0", "").unwrap();
+        assert_eq!(config["stt_config"]["audio_delay_seconds"], 26.0 / FRAME_RATE);
+        assert_eq!(asr_of("conditioning_delay = 60.0", "").unwrap()["model_type"], "stt");
+        for (more, conditioners, says) in [
+            ("", number, "give conditioning_delay"),
+            ("conditioning_delay = 1.0\nconditioning_learnt_padding = true", number, "one of them"),
+            ("conditioning_delay = -1.0", number, "-1"),
+            ("conditioning_delay = 60.1", "", "60.1"),
+            ("", &number.replace("delay", "speed"), "'speed'"),
+        ] {
+            let error = asr_of(more, conditioners).unwrap_err();
+            assert!(error.contains(says), "{error}");
         }
     }
 
