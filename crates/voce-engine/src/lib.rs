@@ -54,6 +54,7 @@ mod stage_time;
 pub mod store;
 pub mod talker;
 mod trace;
+mod wait;
 mod wake;
 
 pub use auto::{Auto, auto, auto_precision};
@@ -71,3 +72,4 @@ pub use voce_models::stage;
 pub use voce_nn::Precision;
 pub use voce_runtime::Isa;
 pub use voce_runtime::cuda::Device;
+pub use wait::wait_for;

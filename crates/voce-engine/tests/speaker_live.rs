@@ -71,6 +71,55 @@ fn nothing_to_say_is_an_error() {
 }
 
 #[test]
+fn text_that_finds_no_room_is_kept_without_blocking_its_sender() {
+    let t = Talker::new("lsd4", &exact());
+    let request = t.request();
+    let one = t.say("Look at the water!", &request).len();
+    let (mut sender, mut stream) = t.speaker.speak_live(&request).unwrap();
+    // Nobody reads: the model pauses when enough audio waits, and then the queue of text fills.
+    let mut sentences = 1;
+    while sender.try_push("Look at the water! ").unwrap() {
+        sentences += 1;
+        assert!(sentences < 10_000, "the queue has no end");
+    }
+    assert!(!sender.try_flush().unwrap());
+    let reader = std::thread::spawn(move || audio(&mut stream).len());
+    while !sender.try_finish().unwrap() {
+        std::thread::yield_now();
+    }
+    drop(sender);
+    assert_eq!(reader.join().unwrap(), sentences * one);
+}
+
+#[test]
+fn pieces_pushed_without_waiting_are_spoken_as_others_are() {
+    let t = Talker::new("lsd4", &exact());
+    let request = t.request();
+    let live = |waiting: bool| {
+        let (mut sender, mut stream) = t.speaker.speak_live(&request).unwrap();
+        for piece in ["Look at", " the water! It", " runs fast."] {
+            if waiting {
+                sender.push(piece).unwrap();
+            } else {
+                while !sender.try_push(piece).unwrap() {}
+            }
+        }
+        if waiting {
+            sender.finish().unwrap();
+        } else {
+            while !sender.try_finish().unwrap() {}
+            drop(sender);
+        }
+        audio(&mut stream)
+    };
+    same("text pushed without waiting", &live(false), &live(true));
+    let (mut sender, mut stream) = t.speaker.speak_live(&request).unwrap();
+    assert!(sender.try_finish().unwrap());
+    drop(sender);
+    assert_eq!(until_end(&mut stream).1.unwrap_err().code(), "bad_text");
+}
+
+#[test]
 fn a_bad_tag_ends_the_stream_with_an_error_after_the_good_part() {
     for options in [exact(), beside()] {
         let t = Talker::new("lsd4", &options);

@@ -25,7 +25,8 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    fn take(&mut self, event: ListenEvent) {
+    /// Adds what was heard.
+    pub fn take(&mut self, event: ListenEvent) {
         match event {
             ListenEvent::Word(word) => self.words.push(word),
             ListenEvent::Final(segment) => {

@@ -1,7 +1,8 @@
 //! Text on its way to the model: passages in a bounded queue, made at once or by a thread of their own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use voce_models::speech::{Passage, Script};
 use voce_text::{MarkupStream, SentenceStream, TextError, strip_markup};
@@ -25,9 +26,12 @@ pub struct TextSender {
     /// Takes markup out of what arrives, where that was asked for.
     markup: Option<MarkupStream>,
     passages: Vec<Passage>,
+    /// What waits for room in the queue.
+    waiting: VecDeque<Piece>,
     sender: SyncSender<Piece>,
     waker: Arc<Waker>,
     said: bool,
+    ended: bool,
 }
 
 /// The reader of a request has gone.
@@ -42,56 +46,94 @@ impl TextSender {
         waker: Arc<Waker>,
     ) -> (Self, Receiver<Piece>) {
         let (sender, receiver) = sync_channel(QUEUE);
-        (Self { script, markup, passages: Vec::new(), sender, waker, said: false }, receiver)
+        let (passages, waiting) = <(Vec<_>, VecDeque<_>)>::default();
+        (Self { script, markup, passages, waiting, sender, waker, said: false, ended: false }, receiver)
     }
 
     /// Adds text; blocks while too much of it waits to be spoken.
     pub fn push(&mut self, text: &str) -> Result<(), HungUp> {
+        self.take(text);
+        self.flush()
+    }
+
+    /// Adds text and does not wait: whether all of it found room. What did not goes with the next call of this or of
+    /// [`try_flush`](Self::try_flush).
+    pub fn try_push(&mut self, text: &str) -> Result<bool, HungUp> {
+        self.take(text);
+        self.try_flush()
+    }
+
+    /// Plans text, without its markup where that was asked for.
+    fn take(&mut self, text: &str) {
         match &mut self.markup {
             Some(markup) => {
                 let plain = markup.push(text);
-                self.add(&plain)
+                self.plan(|script, passages| script.push(&plain, passages));
             }
-            None => self.add(text),
+            None => self.plan(|script, passages| script.push(text, passages)),
         }
     }
 
-    fn add(&mut self, text: &str) -> Result<(), HungUp> {
-        let planned = self.script.push(text, &mut self.passages);
-        self.pass_on(planned)
+    /// Passes on what waits, as far as there is room: whether nothing waits any more.
+    pub fn try_flush(&mut self) -> Result<bool, HungUp> {
+        while let Some(piece) = self.waiting.pop_front() {
+            match self.sender.try_send(piece) {
+                Ok(()) => self.waker.wake(),
+                Err(TrySendError::Full(piece)) => {
+                    self.waiting.push_front(piece);
+                    return Ok(false);
+                }
+                Err(TrySendError::Disconnected(_)) => return Err(HungUp),
+            }
+        }
+        Ok(true)
     }
 
     /// Says what is left. Text that held nothing to say ends the request with an error.
     pub fn finish(mut self) -> Result<(), HungUp> {
-        if let Some(left) = self.markup.as_mut().map(MarkupStream::finish) {
-            self.add(&left)?;
+        self.end();
+        self.flush()
+    }
+
+    /// As [`finish`](Self::finish), without waiting: whether all found room. Once it has, drop the sender; else call
+    /// [`try_flush`](Self::try_flush) until it has.
+    pub fn try_finish(&mut self) -> Result<bool, HungUp> {
+        self.end();
+        self.try_flush()
+    }
+
+    /// Plans the last of the text, once.
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
         }
-        let planned = self.script.finish(&mut self.passages);
-        self.pass_on(planned)?;
-        if self.said { Ok(()) } else { self.send(Err(TextError::Empty.into())) }
+        if let Some(left) = self.markup.as_mut().map(MarkupStream::finish) {
+            self.plan(|script, passages| script.push(&left, passages));
+        }
+        self.plan(|script, passages| script.finish(passages));
+        if !self.said {
+            self.waiting.push_back(Err(TextError::Empty.into()));
+        }
     }
 
     /// Adds a block of text that is all there.
     fn say(&mut self, text: &str) -> Result<(), HungUp> {
-        let planned = self.script.whole(text, &mut self.passages);
-        self.pass_on(planned)
+        self.plan(|script, passages| script.whole(text, passages));
+        self.flush()
     }
 
-    fn pass_on(&mut self, planned: Result<(), TextError>) -> Result<(), HungUp> {
-        let mut passages = std::mem::take(&mut self.passages);
-        self.said |= !passages.is_empty();
-        passages.drain(..).try_for_each(|passage| self.send(Ok(passage)))?;
-        self.passages = passages;
-        if let Err(e) = planned {
-            self.said = true;
-            return self.send(Err(e.into()));
+    fn plan(&mut self, plan: impl FnOnce(&mut dyn Script, &mut Vec<Passage>) -> Result<(), TextError>) {
+        let planned = plan(&mut *self.script, &mut self.passages);
+        self.said |= !self.passages.is_empty() || planned.is_err();
+        self.waiting.extend(self.passages.drain(..).map(Ok));
+        self.waiting.extend(planned.err().map(|e| Err(e.into())));
+    }
+
+    fn flush(&mut self) -> Result<(), HungUp> {
+        while let Some(piece) = self.waiting.pop_front() {
+            self.sender.send(piece).map_err(|_| HungUp)?;
+            self.waker.wake();
         }
-        Ok(())
-    }
-
-    fn send(&self, piece: Piece) -> Result<(), HungUp> {
-        self.sender.send(piece).map_err(|_| HungUp)?;
-        self.waker.wake();
         Ok(())
     }
 }

@@ -81,6 +81,12 @@ impl Store {
         Settings::from_env().map(Self::new)
     }
 
+    /// The store that the environment describes, but with Voce's own folder (its `models/`, `voices/` and `packed/`) here.
+    pub fn at(voce_home: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let settings = Settings::from_env()?;
+        Ok(Self::new(Settings { voce_home: voce_home.into(), ..settings }))
+    }
+
     /// Where packed weights are kept.
     pub fn packed_dir(&self) -> PathBuf {
         self.settings.voce_home.join("packed")

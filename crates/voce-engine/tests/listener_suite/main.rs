@@ -6,6 +6,7 @@ mod device;
 mod endpoints;
 mod lanes;
 mod memory;
+mod recordings;
 mod reference;
 mod robustness;
 mod snapshots;
