@@ -15,9 +15,9 @@ use crate::unit::{Settings, Task, Unit};
 /// An open model.
 pub enum Model {
     /// It hears.
-    Ear(Listener),
+    Ear(Box<Listener>),
     /// It speaks.
-    Voice(Speaker),
+    Voice(Box<Speaker>),
 }
 
 /// What came of a unit.

@@ -77,7 +77,7 @@ fn a_recording_goes_on_where_it_was() {
     let unit = Unit::file(&path);
     let listener = Listener::random("nano-ear", 7, &ListenerOptions::default().with_threads(1)).unwrap();
     let want = heard(&listener, &unit, &Undisturbed).unwrap();
-    assert!(want.segments.iter().any(|s| !s.text.is_empty()), "nothing to lose: {want:?}");
+    assert!(want.segments.iter().filter(|s| !s.text.is_empty()).count() > 1, "nothing to lose: {want:?}");
     assert_eq!(want.seconds, f64::from(SECONDS));
     let (mut from, mut interruptions) = (None, 0);
     let got = loop {

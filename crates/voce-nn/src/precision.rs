@@ -47,7 +47,7 @@ impl Precision {
             ),
             Isa::Avx2 => (
                 Precision::Int8,
-                "pairs of bytes are multiplied at nearly twice the rate of f32, and a quarter of the memory is read",
+                "pairs of bytes are multiplied at 1.6 times the rate of f32, and a quarter of the memory is read",
             ),
             Isa::Avx512Bw => (
                 Precision::Int8,

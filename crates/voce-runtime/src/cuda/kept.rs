@@ -3,6 +3,7 @@
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::fingerprint::Fingerprint;
 use super::program::{Parts, unit_source};
@@ -76,9 +77,13 @@ fn name(parts: Parts, (major, minor): (u32, u32)) -> String {
 
 /// What these very sources are known by.
 fn sources(parts: Parts) -> (u64, u64) {
-    let mut all: String = parts.units().map(unit_source).collect();
-    all.push_str(env!("CARGO_PKG_VERSION"));
-    Fingerprint::of(all.as_bytes())
+    // Megabytes of text, which do not change while the program runs.
+    static KNOWN: [OnceLock<(u64, u64)>; 2] = [const { OnceLock::new() }; 2];
+    *KNOWN[parts as usize].get_or_init(|| {
+        let mut all: String = parts.units().map(unit_source).collect();
+        all.push_str(env!("CARGO_PKG_VERSION"));
+        Fingerprint::of(all.as_bytes())
+    })
 }
 
 fn encode(parts: Parts, images: &[Vec<u8>]) -> Vec<u8> {

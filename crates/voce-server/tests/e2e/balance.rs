@@ -128,6 +128,7 @@ impl Drop for Balancer {
 }
 
 #[tokio::test]
+#[allow(clippy::print_stderr)]
 async fn haproxy_goes_to_the_machine_that_has_room() {
     let options = || ServerOptions {
         agent: Some("127.0.0.1:0".parse().unwrap()),

@@ -148,9 +148,9 @@ async fn qwen_speaks_moshis_protocol() {
     assert_eq!(words, TEXT.split(' ').collect::<Vec<_>>());
     assert_eq!(serena, through_moshi(&server, "&voice=serena&cfg_alpha=1.5").await.0);
     assert_ne!(serena, through_moshi(&server, "&voice=aiden").await.0);
-    // As long as what OpenAI's route gives at the model's own rate, in whole frames.
+    // As long as what OpenAI's route gives, in whole frames.
     let plain = through_openai(&server, json!({"voice": "serena"})).await;
-    assert!(serena.len().abs_diff(10 * plain.len()) <= 1920, "{} and {}", serena.len(), plain.len());
+    assert!(serena.len().abs_diff(plain.len()) < 1920, "{} and {}", serena.len(), plain.len());
     let said = server.post("/api/tts_streaming", &json!({"text": [TEXT, "Yes."], "voice": "serena"})).await;
     assert!(said.body.starts_with(b"RIFF") && said.body.len() > 44 + 2 * 192, "{}", said.body.len());
     let server = speaking("qwen/base_1b7", false).await;

@@ -49,7 +49,7 @@ pub(crate) fn open(console: Console, task: Task, args: &WorkModelArgs) -> Outcom
                 .with_slots(streams)
                 .with_pin(args.pin);
             let listener = Listener::open(&store, &reference, &options)?;
-            (reference, Model::Ear(listener))
+            (reference, Model::Ear(Box::new(listener)))
         }
         Task::Say => {
             let reference = args.model.reference(&store)?;
@@ -60,7 +60,7 @@ pub(crate) fn open(console: Console, task: Task, args: &WorkModelArgs) -> Outcom
                 .with_slots(streams)
                 .with_pin(args.pin);
             let speaker = Speaker::open(&store, &reference, &options)?;
-            (reference, Model::Voice(speaker))
+            (reference, Model::Voice(Box::new(speaker)))
         }
     };
     if [embedded::EAR, embedded::VOICE].contains(&reference.as_str()) && args.model.model.is_none() {

@@ -164,6 +164,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
         path
     };
     let (short, long) = (silence("short.wav", 0.1), silence("long.wav", 400.0));
+    let ten_minutes = silence("ten_minutes.wav", 600.0);
     let before = s.results();
     let out = s.out("x.wav");
     for (m, flags, parts) in [
@@ -174,6 +175,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
         (&base, vec!["--clone", arg(&short)], vec!["0.10 s", "0.5 s"]),
         (&base, vec!["--clone", arg(&short), "--clone-text", "x"], vec!["0.10 s"]),
         (&base, vec!["--clone", arg(&long), "--clone-text", "Word."], vec!["30 s", "cut it"]),
+        (&base, vec!["--clone", arg(&ten_minutes)], vec!["ten_minutes.wav", "shorter"]),
         (&base, vec!["--clone", "/nowhere.wav"], vec!["/nowhere.wav"]),
         (&custom, vec!["--top-p", "1.5"], vec!["top p"]),
     ] {
