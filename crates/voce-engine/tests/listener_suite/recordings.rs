@@ -12,7 +12,7 @@ use super::support::{clip, fixtures, open};
 fn played(listener: &Listener, recording: Recording) -> Result<Transcript, EngineError> {
     let mut stream = listener.play(recording, &ListenRequest::default())?;
     let mut heard = Transcript::default();
-    while let Some(event) = stream.next() {
+    for event in stream.by_ref() {
         heard.take(event?);
     }
     heard.seconds = stream.seconds();
