@@ -19,6 +19,7 @@ from pathlib import Path
 from run_peers import machine, once
 
 HERE = Path(__file__).resolve().parent
+DOCTOR = ("isa", "isa_available", "threads", "read_gb_per_s", "read_gb_per_s_1", "memory_bytes", "huge_pages")
 
 
 def cases(a) -> list[dict]:
@@ -94,7 +95,8 @@ def main():
             log.write(json.dumps(line) + "\n")
             log.flush()
 
-        keep({"machine": host, "note": a.note, "doctor": json.loads(doctor) if doctor.startswith("{") else None})
+        told = json.loads(doctor) if doctor.startswith("{") else {}
+        keep({"machine": host, "note": a.note, "doctor": {k: told[k] for k in DOCTOR if k in told}})
         for case in cases(a):
             if not re.search(a.only, case["name"]):
                 continue

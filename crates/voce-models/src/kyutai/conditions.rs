@@ -4,7 +4,8 @@
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::{Exec, Table};
 
-use super::config::{Conditioner, KyutaiConfig};
+use super::conditioner::Conditioner;
+use super::config::KyutaiConfig;
 use super::embedding::widened;
 
 /// A condition by its name and its value; no value is what the model learnt for its absence.

@@ -1,5 +1,6 @@
 //! Kyutai's language models over Mimi's codes: hearing, speech and dialogue from one backbone ([`Lm`]).
 
+mod conditioner;
 mod conditions;
 mod config;
 mod delays;
@@ -13,10 +14,9 @@ mod shapes;
 pub mod stt;
 pub mod tts;
 
+pub use conditioner::Conditioner;
 pub use conditions::{Condition, Conditions};
-pub use config::{
-    Conditioner, ConfigError, Fuser, Kind, KyutaiConfig, LmGenConfig, ModelId, SttConfig, TtsConfig,
-};
+pub use config::{ConfigError, Fuser, Kind, KyutaiConfig, LmGenConfig, ModelId, SttConfig, TtsConfig};
 pub use depth::{Depth, DepthRow, DepthState};
 pub use frames::{Branch, DrawWatch, FrameLm, FrameRow, FrameState, TextPair};
 pub use lm::{Lm, LmState, NONE, TEXT};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use voce_nn::Weights;
 
-use super::config::{Conditioner, Fuser, KyutaiConfig, TtsConfig};
+use super::conditioner::Conditioner;
+use super::config::{Fuser, KyutaiConfig, TtsConfig};
 use crate::decoder::repeated_weights;
 use crate::mimi::KyutaiMimiConfig;
 
