@@ -105,7 +105,7 @@ mod tests {
         |r, i| if (i / 2 + r).is_multiple_of(2) { 127 } else { -127 },
         |r, i| if (i + r) % 3 == 0 { -128 } else { 127 },
         |r, i| ((i * 2_654_435_761 + r * 40_503) >> 7) as i8,
-        |r, i| ((i * 7_919 + r * 104_729) % 129) as i8 - 64,
+        |r, i| (((i * 7_919 + r * 104_729) % 129) as i32 - 64) as i8,
     ];
     const SHAPES: [(usize, usize, usize); 10] = [
         (1, 64, 1),
