@@ -134,7 +134,8 @@ def test_several_at_once_give_what_each_gives_alone(speaker, spoken):
 
 INTERRUPTED = """
 import os, signal, threading, voce
-speaker = voce.Speaker("nano-voice", device="cpu", threads=1, slots=1)
+# A second slot: the signal may come before the first is waited in, and then the stream keeps it.
+speaker = voce.Speaker("nano-voice", device="cpu", threads=1, slots=2)
 live = speaker.live()
 ready = threading.Event()
 
