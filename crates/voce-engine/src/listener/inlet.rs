@@ -175,6 +175,11 @@ impl Inlet {
         r.samples += samples as u64;
         let now = Instant::now();
         r.came.get_or_insert((now, now)).1 = now;
+        if r.values.capacity() == 0 {
+            // Two chunks: a queue that grows in steps would be copied, and its pages asked for, in each of them.
+            let room = self.layout.values((2 * r.wanted).min(self.capacity));
+            r.values.reserve_exact(room.max(values.len()));
+        }
         r.values.extend(values);
         r.pushed += rows as u64;
         if rows > 0 && r.len() >= r.wanted {
