@@ -5,7 +5,8 @@
 //! follows from that: what exists is skipped, a unit that was lost is done again, and two workers that do the same unit
 //! do no harm.
 //!
-//! [`bulk`] runs a list on this machine.
+//! [`bulk`] runs a list on this machine; `nats` (a feature) has a queue between those who hand work in and those who do
+//! it.
 #![forbid(unsafe_code)]
 
 pub mod bulk;
@@ -18,6 +19,8 @@ mod hear;
 mod label;
 mod list;
 mod model;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod revision;
 mod say;
 mod shard;

@@ -8,6 +8,8 @@ mod bulk;
 mod codec;
 mod codes;
 mod hear;
+#[cfg(all(feature = "nano", feature = "nats"))]
+mod jobs;
 mod kyutai;
 mod kyutai_say;
 mod models;
