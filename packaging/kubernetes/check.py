@@ -56,7 +56,7 @@ def scaled_job(document, validate):
         wrong += [f"the trigger has no '{name}'" for name in sorted(JETSTREAM - metadata.keys())]
         wrong += [f"the trigger has no field '{name}'" for name in sorted(metadata.keys() - JETSTREAM - JETSTREAM_TOO)]
         wrong += [f"{name} is no text" for name, value in metadata.items() if not isinstance(value, str)]
-        if not metadata.get("lagThreshold", "1").isdecimal():
+        if not str(metadata.get("lagThreshold", "1")).isdecimal():
             wrong.append("lagThreshold is no number")
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": document["metadata"], "spec": spec["jobTargetRef"]}
     return wrong + validate(job)

@@ -44,6 +44,20 @@ struct Known {
     records: BTreeMap<String, Record>,
     /// Switches of those that run.
     stops: HashMap<String, Arc<AtomicBool>>,
+    /// Owners and bytes of recordings on their way in.
+    coming: HashMap<String, (String, u64)>,
+}
+
+/// A recording on its way in.
+pub(crate) struct Coming {
+    jobs: Arc<JobFolder>,
+    id: String,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        lock(&self.jobs.known).coming.remove(&self.id);
+    }
 }
 
 /// A folder of jobs.
@@ -140,21 +154,34 @@ impl JobFolder {
         self.changes.send_modify(|n| *n = n.wrapping_add(1));
     }
 
-    /// Writes a record down, then makes it known.
-    fn put(&self, record: Record) -> Result<(), JobError> {
-        let bytes = serde_json::to_vec(&record).unwrap_or_default();
-        self.folder.keep(&format!("{}.{RECORD}", record.id), &bytes)?;
+    /// Writes a record down.
+    fn write(&self, record: &Record) -> Result<(), JobError> {
+        let bytes = serde_json::to_vec(record).unwrap_or_default();
+        self.folder.keep(&format!("{}.{RECORD}", record.id), &bytes)
+    }
+
+    /// Makes a record known that was written down.
+    fn know(&self, record: Record) {
         lock(&self.known).records.insert(record.id.clone(), record);
         self.tell();
+    }
+
+    fn put(&self, record: Record) -> Result<(), JobError> {
+        self.write(&record)?;
+        self.know(record);
         Ok(())
     }
 
-    pub(super) fn check(&self, owner: &str, bytes: u64) -> Result<(), ServerError> {
+    /// Refuses an owner that keeps as many jobs, or as many bytes of them, as it may; what is on its way in counts, but for
+    /// the job `id` itself.
+    fn check(&self, known: &Known, id: &str, owner: &str, bytes: u64) -> Result<(), ServerError> {
         let (mut all, mut mine) = ((1, bytes), (1, bytes));
-        for record in lock(&self.known).records.values() {
-            let add = |sum: (usize, u64)| (sum.0 + 1, sum.1.saturating_add(record.bytes));
+        let kept = known.records.values().map(|r| (r.owner.as_str(), r.bytes));
+        let coming = known.coming.iter().filter(|(coming, _)| *coming != id);
+        for (whose, bytes) in kept.chain(coming.map(|(_, (owner, bytes))| (owner.as_str(), *bytes))) {
+            let add = |sum: (usize, u64)| (sum.0 + 1, sum.1.saturating_add(bytes));
             all = add(all);
-            if record.owner == owner {
+            if whose == owner {
                 mine = add(mine);
             }
         }
@@ -168,9 +195,22 @@ impl JobFolder {
         }
     }
 
+    /// Room for a recording that comes in, until the value is dropped.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        id: &str,
+        owner: &str,
+        bytes: u64,
+    ) -> Result<Coming, ServerError> {
+        let mut known = lock(&self.known);
+        self.check(&known, id, owner, bytes)?;
+        known.coming.insert(id.to_owned(), (owner.to_owned(), bytes));
+        Ok(Coming { jobs: self.clone(), id: id.to_owned() })
+    }
+
     pub(super) fn add(&self, order: Order) -> Result<View, ServerError> {
         let _one_at_a_time = lock(&self.writing);
-        self.check(&order.owner, order.bytes)?;
+        self.check(&lock(&self.known), &order.id, &order.owner, order.bytes)?;
         let (spooled, input) = (order.spooled.clone(), self.input(&order.id));
         fs::rename(&spooled, &input).map_err(ServerError::spooling)?;
         let record = Record::new(order);
@@ -279,7 +319,6 @@ impl JobFolder {
                     ..record.turned(Phase::Failed)
                 };
                 self.put_or_warn(failed);
-                self.clear(&record.id);
                 continue;
             }
             let running = Record { tries: record.tries + 1, ..record.turned(Phase::Running) };
@@ -290,13 +329,16 @@ impl JobFolder {
         }
     }
 
-    /// A record that cannot be written is known all the same; after a crash the job would only be done again.
+    /// A record that cannot be written is known all the same; after a crash the job would only be done again. What a job
+    /// that is over needs no more goes before anybody is told.
     fn put_or_warn(&self, record: Record) {
-        if let Err(error) = self.put(record.clone()) {
+        if let Err(error) = self.write(&record) {
             tracing::error!(job = record.id, %error, "a job's state cannot be written");
-            lock(&self.known).records.insert(record.id.clone(), record);
-            self.tell();
         }
+        if record.phase.is_over() {
+            self.clear(&record.id);
+        }
+        self.know(record);
     }
 
     /// Notes how far a job is.
@@ -359,9 +401,6 @@ impl JobFolder {
         };
         let phase = now.phase;
         self.put_or_warn(now);
-        if phase.is_over() {
-            self.clear(id);
-        }
         phase
     }
 
@@ -422,8 +461,8 @@ mod tests {
         }
     }
 
-    fn open(dir: &Path, limits: Limits) -> JobFolder {
-        JobFolder::open(dir, limits, Duration::from_secs(60)).unwrap()
+    fn open(dir: &Path, limits: Limits) -> Arc<JobFolder> {
+        Arc::new(JobFolder::open(dir, limits, Duration::from_secs(60)).unwrap())
     }
 
     #[test]
@@ -489,11 +528,16 @@ mod tests {
         assert_eq!(jobs.settle("1", Outcome::Done("text".into(), 1.0)), Phase::Cancelled);
         assert_eq!(jobs.remove("anna", "2").unwrap().unwrap().phase, Phase::Cancelled);
         assert!(!jobs.input("1").exists() && !jobs.input("2").exists());
-        assert_eq!(jobs.check("anna", 21).unwrap_err().code(), "over_quota");
+        let reserve = |bytes| jobs.reserve("6", "anna", bytes).map_err(|e| e.code());
         // Those that are over are forgotten when they are removed once more, and only then there is room.
-        assert_eq!(jobs.check("anna", 20).unwrap_err().code(), "over_quota");
+        assert_eq!(reserve(20).err(), Some("over_quota"));
         assert!(jobs.remove("anna", "1").unwrap().is_none());
-        jobs.check("anna", 20).unwrap();
+        assert_eq!(reserve(21).err(), Some("over_quota"));
+        let coming = reserve(20).unwrap();
+        // What comes in counts, for others.
+        assert!(jobs.reserve("7", "anna", 0).is_err());
+        drop(coming);
+        assert!(jobs.reserve("7", "anna", 0).is_ok());
         assert_eq!(jobs.list("anna").len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use folder::JobFolder;
+pub(crate) use folder::{Coming, JobFolder};
 #[cfg(feature = "nats")]
 pub(crate) use queue::Queue;
 pub(crate) use record::{Fault, Order, Record, View};
@@ -98,13 +98,14 @@ impl Jobs {
         }
     }
 
-    /// Refuses a caller that keeps as many jobs, or as many bytes of them, as it may.
-    fn check(&self, owner: &str, bytes: u64) -> Result<(), ServerError> {
+    /// Room for a recording of an owner, until the value is dropped; refused where it keeps as many jobs, or as many bytes
+    /// of them, as it may.
+    fn reserve(&self, id: &str, owner: &str, bytes: u64) -> Result<Option<Coming>, ServerError> {
         match self {
-            Self::Folder(jobs) => jobs.check(owner, bytes),
+            Self::Folder(jobs) => jobs.reserve(id, owner, bytes).map(Some),
             // The queue has limits of its own.
             #[cfg(feature = "nats")]
-            Self::Nats(_) => Ok(()),
+            Self::Nats(_) => Ok(None),
         }
     }
 

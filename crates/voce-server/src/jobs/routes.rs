@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -46,11 +46,12 @@ pub(crate) async fn submit(
     body: Body,
 ) -> Result<Response, ServerError> {
     let (jobs, owner) = (jobs(&state)?, owner());
-    jobs.check(&owner, 0)?;
-    let id = new_id();
+    let (id, limit) = (new_id(), state.options.limits.job);
+    let length = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    // Its share of the disk is its own from here on.
+    let _coming = jobs.reserve(&id, &owner, length.unwrap_or(limit as u64).min(limit as u64))?;
     let spooled = Spooled(jobs.spool(&id));
     let mut file = tokio::fs::File::create(&spooled.0).await.map_err(ServerError::spooling)?;
-    let limit = state.options.limits.job;
     let (form, bytes) = Form::spool(&headers, body, limit, &state.budget, &mut file).await?;
     file.sync_all().await.map_err(ServerError::spooling)?;
     drop(file);
