@@ -11,6 +11,7 @@ mod link;
 mod message;
 mod metrics;
 mod place;
+mod watch;
 mod worker;
 
 pub use desk::{Desk, Submitted};

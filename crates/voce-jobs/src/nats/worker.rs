@@ -18,9 +18,8 @@ use super::link::{INPUTS, Link};
 use super::message::{Job, State, VERSION};
 use super::metrics::Figures;
 use super::place::Place;
-use crate::checkpoint::Checkpoint;
+use super::watch::JobWatch;
 use crate::error::JobError;
-use crate::hear::Watch;
 use crate::label::Label;
 use crate::model::{Made, Model};
 use crate::phase::Phase;
@@ -37,8 +36,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 const COUNT: Duration = Duration::from_secs(10);
 /// The longest wait before a job that failed is tried again.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// How long a worker that was told to stop lets its jobs come to a checkpoint.
-const DRAIN: Duration = Duration::from_secs(10);
 /// How often something that must reach the server is tried.
 const ATTEMPTS: usize = 6;
 /// Bytes of a recording that are copied at a time.
@@ -503,7 +500,7 @@ impl Worker {
             every: self.options.checkpoint,
             last: Mutex::new(Instant::now()),
             told: told.clone(),
-            resumed: AtomicBool::new(false),
+            rate: self.hands.model.sample_rate() as u64,
         };
         let (hands, place) = (self.hands.clone(), self.place.clone());
         let (settings, name) = (job.settings.clone(), name.to_owned());
@@ -535,6 +532,11 @@ impl Worker {
                 }
             }
         };
+        if let Ok(Ok(made)) = &made {
+            let ms = (made.seconds() * 1e3) as u64;
+            let before = told.fetch_max(ms, Ordering::Relaxed);
+            self.figures.audio_ms.fetch_add(ms.saturating_sub(before), Ordering::Relaxed);
+        }
         match made {
             Ok(Err(JobError::Stopped)) if cancelled.load(Ordering::Relaxed) => Err(None),
             Ok(made) => made.map_err(Some),
@@ -572,82 +574,4 @@ async fn give_back(message: &Message, after: Duration) {
     let after = (!after.is_zero()).then_some(after);
     // What does not reach the server is delivered again when it has waited long enough.
     let _ = message.ack_with(AckKind::Nak(after)).await;
-}
-
-/// Watches over a job for as long as it is done.
-struct JobWatch {
-    id: String,
-    place: Place,
-    handle: Handle,
-    figures: Arc<Figures>,
-    cancelled: Arc<AtomicBool>,
-    draining: Arc<AtomicBool>,
-    drain_begun: Mutex<Option<Instant>>,
-    /// Whether a checkpoint was kept since the worker was told to stop.
-    drained: AtomicBool,
-    every: Duration,
-    last: Mutex<Instant>,
-    /// Milliseconds of audio so far.
-    told: Arc<AtomicU64>,
-    /// It goes on from a checkpoint, and nothing was told since.
-    resumed: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-impl Watch for JobWatch {
-    fn stop(&self) -> bool {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return true;
-        }
-        if !self.draining.load(Ordering::Relaxed) {
-            return false;
-        }
-        let begun = *lock(&self.drain_begun).get_or_insert_with(Instant::now);
-        self.drained.load(Ordering::Relaxed) || begun.elapsed() > DRAIN
-    }
-
-    fn at(&self, seconds: f64) {
-        let now = (seconds * 1e3) as u64;
-        let before = self.told.fetch_max(now, Ordering::Relaxed);
-        // What was heard before the checkpoint was another worker's work.
-        if self.resumed.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        self.figures.audio_ms.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        let draining = self.draining.load(Ordering::Relaxed) && !self.drained.load(Ordering::Relaxed);
-        let mut last = lock(&self.last);
-        let due = draining || last.elapsed() >= self.every;
-        if due {
-            *last = Instant::now();
-        }
-        due
-    }
-
-    fn keep(&self, checkpoint: &Checkpoint) {
-        match self.handle.block_on(self.place.keep_checkpoint(&self.id, &checkpoint.to_bytes())) {
-            Ok(()) => {
-                self.figures.checkpoints.fetch_add(1, Ordering::Relaxed);
-                self.drained.store(self.draining.load(Ordering::Relaxed), Ordering::Relaxed);
-                tracing::info!(job = self.id, samples = checkpoint.samples, "checkpoint");
-            }
-            Err(error) => tracing::warn!(job = self.id, %error, "no checkpoint"),
-        }
-    }
-
-    fn found(&self) -> Option<Checkpoint> {
-        let bytes = self.handle.block_on(self.place.checkpoint(&self.id))?;
-        let found = Checkpoint::from_bytes(&bytes);
-        if found.is_some() {
-            self.resumed.store(true, Ordering::Relaxed);
-            self.figures.resumed.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(job = self.id, "goes on from a checkpoint");
-        }
-        found
-    }
 }

@@ -295,10 +295,13 @@ fn a_long_recording_goes_on_where_its_worker_died() {
         |line: &String| line.split("samples=").nth(1)?.split_whitespace().next()?.parse::<f64>().ok();
     said.until(|lines| lines.iter().filter_map(samples).any(|n| n / 16e3 > 0.6 * total));
     first.kill();
-    let work = ["work", "--until-empty", "--json", "--ack-wait", "1s", "--nats", &url];
-    let second: Value = serde_json::from_str(&good(&s, &work)).unwrap();
-    assert_eq!((&second["done"], &second["resumed"]), (&json!(1), &json!(1)));
-    assert!(second["audio_seconds"].as_f64().unwrap() < 0.45 * total, "{second} of {total}");
+    let said = Arc::new(Said::default());
+    let second = Worker::start(&s, &nats, &["--ack-wait", "1s", "--metrics-port", "0"], &said);
+    good(&s, &["jobs", "watch", "b", "-q", "--nats", &url]);
+    said.wait("goes on from a checkpoint", 1);
+    let heard = figure(&said, "voce_work_audio_seconds_total");
+    assert!(heard > 0.0 && heard < 0.45 * total, "{heard} of {total}");
+    second.end();
     let dir = s.out("fetched");
     good(&s, &["jobs", "fetch", "b", "-q", "-o", arg(&dir), "--nats", &url]);
     assert_eq!(results(&dir), want);
@@ -422,7 +425,7 @@ fn no_room_for_results_ends_in_the_dead_letters_and_can_be_retried() {
         serde_json::from_str::<Value>(&good(&s, &all)).unwrap()
     };
     if let Some(full) = FullDisk::mount(s.out("full")) {
-        good(&s, &["jobs", "submit", "-q", arg(&list), "--nats", &url]);
+        good(&s, &["jobs", "submit", "-q", arg(&list), "--format", "json", "--nats", &url]);
         let told = summary(&["--results", arg(&full.0)]);
         assert_eq!(
             (&told["done"], &told["returned"], &told["dead"]),
@@ -482,12 +485,8 @@ fn the_load_that_an_autoscaler_reads() {
     assert_eq!(lag(), 0);
 }
 
-#[test]
-fn figures_of_a_worker() {
-    let s = Sandbox::new();
-    let Some(nats) = Nats::start(&s, &["-js"]) else { return };
-    let said = Arc::new(Said::default());
-    let worker = Worker::start(&s, &nats, &["--metrics-port", "0", "--results", arg(&s.out("texts"))], &said);
+/// All figures of a worker that has said where they are.
+fn figures(said: &Said) -> String {
     said.wait("works for nano-ear", 1);
     let lines = said.lines.lock().unwrap().clone();
     let at = lines.iter().find_map(|l| l.split("http://").nth(1)).unwrap();
@@ -495,6 +494,22 @@ fn figures_of_a_worker() {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn figure(said: &Said, name: &str) -> f64 {
+    let text = figures(said);
+    let line = text.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn figures_of_a_worker() {
+    let s = Sandbox::new();
+    let Some(nats) = Nats::start(&s, &["-js"]) else { return };
+    let said = Arc::new(Said::default());
+    let worker = Worker::start(&s, &nats, &["--metrics-port", "0", "--results", arg(&s.out("texts"))], &said);
+    let text = figures(&said);
     for line in ["voce_work_slots 2", "voce_load_ratio 0", "voce_work_jobs_total{outcome=\"done\"} 0"] {
         assert!(text.contains(line), "{text}");
     }
