@@ -30,6 +30,8 @@ use crate::unit::Input;
 const AHEAD: usize = 1;
 /// How long a request for jobs stays with the server.
 const PULL: Duration = Duration::from_secs(2);
+/// Silence after which a queue counts as empty.
+const EMPTY: Duration = Duration::from_millis(500);
 /// How long to wait after the server could not be asked.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How often the queue's length is asked for.
@@ -71,6 +73,8 @@ pub struct Worker {
     options: WorkerOptions,
     figures: Arc<Figures>,
     draining: Arc<AtomicBool>,
+    /// When the last of the jobs comes back that were given back for a while.
+    due: Mutex<Option<Instant>>,
 }
 
 /// What threads that do jobs share.
@@ -108,7 +112,18 @@ impl Worker {
         let figures = Arc::new(Figures::default());
         figures.slots.store(slots as u64, Ordering::Relaxed);
         let hands = Arc::new(Hands { model, slots: Slots::new(slots) });
-        Ok(Self { link, states, hands, name, revision, place, options, figures, draining: Arc::default() })
+        Ok(Self {
+            link,
+            states,
+            hands,
+            name,
+            revision,
+            place,
+            options,
+            figures,
+            draining: Arc::default(),
+            due: Mutex::default(),
+        })
     }
 
     /// What it counts.
@@ -123,7 +138,7 @@ impl Worker {
         let permits = Arc::new(Semaphore::new(room));
         let mut jobs = JoinSet::new();
         let mut consumer = None;
-        let mut counted = Instant::now() - COUNT;
+        let mut counted: Option<Instant> = None;
         while !*stop.borrow() && self.hands.model.is_alive() {
             while jobs.try_join_next().is_some() {}
             let permit = tokio::select! {
@@ -145,15 +160,15 @@ impl Worker {
                     }
                 }
             };
-            if counted.elapsed() >= COUNT {
-                counted = Instant::now();
+            if counted.is_none_or(|at| at.elapsed() >= COUNT) {
+                counted = Some(Instant::now());
                 if let Ok(info) = pull.info().await {
                     self.figures.waiting.store(info.num_pending, Ordering::Relaxed);
                 }
             }
             let wanted = 1 + permits.available_permits();
             let asked = if self.options.until_empty {
-                pull.fetch().max_messages(wanted).messages().await
+                pull.fetch().max_messages(wanted).expires(EMPTY).messages().await
             } else {
                 pull.batch().max_messages(wanted).expires(PULL).messages().await
             };
@@ -198,7 +213,12 @@ impl Worker {
                 consumer = None;
                 tokio::time::sleep(PAUSE).await;
             } else if came == 0 && self.options.until_empty && jobs.is_empty() {
-                break;
+                // What was given back for a while is still to be done.
+                let Some(due) = self.due().take().filter(|due| *due > Instant::now()) else { break };
+                tokio::select! {
+                    () = tokio::time::sleep_until(due.into()) => {}
+                    _ = stop.changed() => break,
+                }
             } else if came == 0 && self.options.until_empty {
                 let _ = jobs.join_next().await;
             }
@@ -258,6 +278,7 @@ impl Worker {
                 count(&self.figures.returned);
                 tracing::info!(job = id, reason, "given back");
                 self.step_back(&id, reason).await;
+                self.comes_back(after);
                 give_back(message, after).await;
             }
             End::Dead { reason } => {
@@ -274,6 +295,15 @@ impl Worker {
                 }
             }
         }
+    }
+
+    fn comes_back(&self, after: Duration) {
+        let mut due = self.due();
+        *due = (*due).max(Some(Instant::now() + after));
+    }
+
+    fn due(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.due.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Whether somebody else has done it meanwhile.
