@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use voce_audio::{DecodeLimits, Decoder, MonoStream, Source};
-use voce_jobs::{Input, JobError, Phase, Unit, Watch as _, hear, render};
+use voce_jobs::{Input, JobError, Phase, Unit, hear, render};
 
 use super::folder::Outcome;
 use super::watch::JobWatch;
@@ -151,12 +151,12 @@ async fn work(
         let counts = watch.is_gone();
         let heard = heard.map(|heard| (render(&heard, &unit, settings.format, &record.model), heard.seconds));
         drop(slot);
-        Ok((heard, counts, watch.stop()))
+        Ok((heard, counts))
     });
     match heard.await {
         Ok(Ok((Ok((text, seconds)), ..))) => Outcome::Done(text, seconds),
         Ok(Ok((Err(_), ..))) if stop.load(Ordering::Relaxed) => Outcome::Cancelled,
-        Ok(Ok((Err(JobError::Stopped), counts, _))) => Outcome::Returned { counts },
+        Ok(Ok((Err(JobError::Stopped), counts))) => Outcome::Returned { counts },
         Ok(Ok((Err(JobError::Engine(voce_engine::EngineError::Stopped(_))), ..))) => {
             Outcome::Returned { counts: true }
         }

@@ -27,8 +27,8 @@ fn serial(s: &Sandbox, wav: &Path) -> String {
     let flags = ["--format", "srt", "--endpoint-ms", "240", "--streams", "1"];
     let done = s.run(&[&["bulk", "-q", arg(&list), "-o", arg(&dir)], &flags[..]].concat());
     assert!(done.status.success(), "{}", stderr(&done));
-    let texts = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path());
-    let text = texts.filter(|p| p.extension().is_some_and(|e| e == "srt")).next().unwrap();
+    let mut texts = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path());
+    let text = texts.find(|p| p.extension().is_some_and(|e| e == "srt")).unwrap();
     std::fs::read_to_string(text).unwrap()
 }
 
@@ -55,7 +55,7 @@ fn follow(server: &Server, id: &str) -> Value {
     let (status, events) = ask(&server.addr, "GET", &format!("/v1/audio/jobs/{id}/events"), "", "");
     assert_eq!(status, 200);
     let events = String::from_utf8(events).unwrap();
-    let last = events.lines().filter_map(|l| l.trim().strip_prefix("data: ")).last();
+    let last = events.lines().filter_map(|l| l.trim().strip_prefix("data: ")).next_back();
     serde_json::from_str(last.unwrap_or_else(|| panic!("{events}"))).unwrap()
 }
 
