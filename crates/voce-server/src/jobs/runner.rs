@@ -135,8 +135,8 @@ async fn work(
             fields: serde_json::Map::new(),
         };
         let wrap = |source| JobError::Audio { name: record.name.clone(), source };
-        let limits =
-            DecodeLimits { max_gap_bytes: u64::MAX, max_mp4_stream_bytes: u64::MAX, ..DecodeLimits::live() };
+        // A stranger's file of hours: in the memory of an upload's packet, and with as much beside the sound as it likes.
+        let limits = DecodeLimits { max_gap_bytes: u64::MAX, ..DecodeLimits::live() };
         let audio = Source::file(&path)
             .and_then(|source| Decoder::open(source, record.extension.as_deref(), &limits))
             .map_err(wrap)?;
