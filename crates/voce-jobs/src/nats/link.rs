@@ -15,7 +15,7 @@ use super::error::NatsError;
 use crate::unit::Task;
 
 /// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the server waits for a sign of life, until a worker says otherwise.
 const ACK_WAIT: Duration = Duration::from_secs(60);
