@@ -28,9 +28,9 @@ pub enum Place {
     /// The object store.
     Objects {
         /// Results.
-        results: ObjectStore,
+        results: Arc<ObjectStore>,
         /// Checkpoints.
-        checkpoints: ObjectStore,
+        checkpoints: Arc<ObjectStore>,
         /// Speech is written here first.
         scratch: Arc<Folder>,
     },
@@ -58,8 +58,8 @@ impl Place {
     pub async fn objects(link: &Link, scratch: &Path, tag: &str) -> Result<Self, NatsError> {
         let scratch = Folder::shared(scratch, tag).map_err(place("cannot use the folder for scratch"))?;
         Ok(Place::Objects {
-            results: link.objects(RESULTS).await?,
-            checkpoints: link.objects(CHECKPOINTS).await?,
+            results: Arc::new(link.objects(RESULTS).await?),
+            checkpoints: Arc::new(link.objects(CHECKPOINTS).await?),
             scratch: Arc::new(scratch),
         })
     }
