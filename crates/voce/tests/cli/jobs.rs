@@ -20,6 +20,7 @@ fn clip(name: &str) -> PathBuf {
 }
 
 /// The server's program, if there is one.
+#[allow(clippy::print_stderr)]
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("VOCE_NATS_SERVER").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -394,6 +395,7 @@ fn what_is_wrong_with_a_queue_is_told() {
 struct FullDisk(PathBuf);
 
 impl FullDisk {
+    #[allow(clippy::print_stderr)]
     fn mount(dir: PathBuf) -> Option<Self> {
         std::fs::create_dir(&dir).unwrap();
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "none", arg(&dir)]).output();

@@ -46,6 +46,7 @@ struct Slurm {
 }
 
 impl Slurm {
+    #[allow(clippy::print_stderr)]
     fn start(s: &Sandbox) -> Option<Self> {
         let programs = ["munged", "slurmctld", "slurmd", "sbatch", "scontrol"].map(find);
         let id = Command::new("id").arg("-u").output().ok()?;
