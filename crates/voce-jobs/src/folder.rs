@@ -3,6 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, ErrorKind, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use voce_audio::AudioError;
 use voce_audio::output::Output;
@@ -11,6 +12,8 @@ use crate::error::JobError;
 
 /// What the names of files end in that are being written.
 const PART: &str = ".part";
+/// Age at which a file that was never finished counts as abandoned.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A folder of results that one process at a time writes under a tag.
 pub struct Folder {
@@ -75,6 +78,20 @@ impl Folder {
     pub fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), JobError> {
         let mut part = self.write(name)?;
         part.put_bytes(bytes).and_then(|()| part.finish()).map_err(keeping(&self.result(name)))
+    }
+
+    /// Removes what anybody left half-written and has not touched for an hour.
+    pub fn sweep_old(&self) -> Result<(), JobError> {
+        for entry in fs::read_dir(&self.path).map_err(keeping(&self.path))? {
+            let entry = entry.map_err(keeping(&self.path))?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+            if name.starts_with('.') && name.ends_with(PART) && age.is_some_and(|age| age > ABANDONED) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
     }
 
     /// Removes what this tag left half-written.

@@ -5,7 +5,8 @@
 //! follows from that: what exists is skipped, a unit that was lost is done again, and two workers that do the same unit
 //! do no harm.
 //!
-//! [`bulk`] runs a list on this machine.
+//! [`bulk`] runs a list on this machine; `nats` (a feature) has a queue between those who hand work in and those who do
+//! it.
 #![forbid(unsafe_code)]
 
 pub mod bulk;
@@ -18,6 +19,9 @@ mod hear;
 mod label;
 mod list;
 mod model;
+#[cfg(feature = "nats")]
+pub mod nats;
+mod phase;
 mod revision;
 mod say;
 mod shard;
@@ -33,6 +37,7 @@ pub use hear::{Watch, hear, open_audio};
 pub use label::Label;
 pub use list::{BadLine, Entry, List, ListKind, MAX_LINE};
 pub use model::{Made, Model};
+pub use phase::Phase;
 pub use revision::revision;
 pub use say::{Said, say};
 pub use shard::{Shard, ShardError};

@@ -82,6 +82,14 @@ impl Model {
         }
     }
 
+    /// Samples a second of the audio that it hears or makes.
+    pub fn sample_rate(&self) -> usize {
+        match self {
+            Model::Ear(listener) => listener.info().sample_rate,
+            Model::Voice(speaker) => speaker.info().sample_rate,
+        }
+    }
+
     /// What results depend on besides the files of the model: the precision of its weights.
     pub fn precision(&self) -> &'static str {
         match self {

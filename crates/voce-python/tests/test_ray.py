@@ -63,3 +63,62 @@ def test_a_dataset_goes_through_ray(home):
         assert len(rows) == 3 and any("weather" in (row["text"] or "").lower() for row in rows)
     finally:
         ray.shutdown()
+
+
+class _BreaksOff:
+    """Notes the rows that come by, and breaks off at one of them while a file is not there."""
+
+    def __init__(self, notes: str, mended: str) -> None:
+        self._notes, self._mended = notes, mended
+
+    def __call__(self, batch):
+        import os
+
+        with open(self._notes, "a") as notes:
+            notes.writelines(f"{number}\n" for number in batch["id"])
+        if not os.path.exists(self._mended) and 5 in list(batch["id"]):
+            raise RuntimeError("broken off by the test")
+        return {"id": batch["id"], "text": batch["text"]}
+
+
+def test_a_job_that_broke_off_goes_on_from_rays_checkpoint(home, wav, tmp_path):
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    interfaces = pytest.importorskip("ray.data.checkpoint.interfaces", reason="this Ray has no checkpoints of data")
+    notes, mended, kept = tmp_path / "notes", tmp_path / "mended", tmp_path / "texts"
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"VOCE_HOME": str(home)}})
+    try:
+        context = ray.data.DataContext.get_current()
+        rows = ray.data.from_items([{"id": number, "path": str(wav)} for number in range(6)])
+        rows.repartition(6).write_parquet(str(tmp_path / "rows"))
+        context.checkpoint_config = interfaces.CheckpointConfig(
+            id_column="id", checkpoint_path=str(tmp_path / "checkpoints"), delete_checkpoint_on_success=False
+        )
+
+        def run():
+            (
+                ray.data.read_parquet(str(tmp_path / "rows"))
+                .map_batches(
+                    voce.ray.Transcribe, concurrency=1, num_cpus=1, batch_size=1,
+                    fn_constructor_kwargs={"model": "nano-ear", "device": "cpu", "threads": 1, "slots": 1},
+                )
+                .map_batches(
+                    _BreaksOff, concurrency=1, num_cpus=1, batch_size=1,
+                    fn_constructor_kwargs={"notes": str(notes), "mended": str(mended)},
+                )
+                .write_parquet(str(kept))
+            )
+
+        with pytest.raises(Exception, match="broken off by the test"):
+            run()
+        before = len(notes.read_text().split())
+        mended.touch()
+        run()
+        context.checkpoint_config = None
+        texts = ray.data.read_parquet(str(kept)).take_all()
+        assert sorted(row["id"] for row in texts) == list(range(6))
+        assert all("weather" in row["text"].lower() for row in texts)
+        # What the first run had kept was not heard again.
+        again = len(notes.read_text().split()) - before
+        assert again < 6, f"{again} of 6 rows were heard again"
+    finally:
+        ray.shutdown()

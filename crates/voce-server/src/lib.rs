@@ -14,6 +14,7 @@ pub mod fuzz;
 
 mod core;
 mod deepgram;
+mod jobs;
 mod moshi;
 mod openai;
 mod page;
@@ -30,4 +31,5 @@ pub use crate::core::otlp::OtlpOptions;
 pub use crate::core::routes::{RouteInfo, route_table};
 pub use crate::core::server::{Ended, ServeError, Server, ServerOptions};
 pub use crate::core::state::Models;
+pub use crate::jobs::{CHECKPOINT as JOB_CHECKPOINT, JobsOptions, JobsPlace, KEEP as JOB_KEEP};
 pub use crate::moshi::rooms::RoomsOptions;

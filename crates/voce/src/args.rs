@@ -74,6 +74,13 @@ pub(crate) enum Command {
     Hear(HearArgs),
     /// Hear or speak a list of any length: resumable, in parts, at full rate
     Bulk(Box<BulkArgs>),
+    /// Work for a queue: jobs on NATS JetStream, on as many machines as there are
+    #[cfg(feature = "nats")]
+    Work(Box<crate::jobs::args::WorkArgs>),
+    /// Hand jobs to workers: submit, list, watch, cancel, retry, fetch
+    #[cfg(feature = "nats")]
+    #[command(subcommand)]
+    Jobs(crate::jobs::args::JobsCommand),
     /// Hold a conversation with a dialogue model: microphone and speaker, or files
     Talk(Box<TalkArgs>),
     /// Speak, hear it back, and compare: a proof that the installation works

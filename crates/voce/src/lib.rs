@@ -14,6 +14,8 @@ mod embedded;
 mod failure;
 mod hear;
 mod interrupt;
+#[cfg(feature = "nats")]
+mod jobs;
 mod kernels;
 mod machine;
 mod manual;
@@ -105,6 +107,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Serve(args) => serve::run(console, *args),
         Command::Hear(args) => hear::run(console, args),
         Command::Bulk(args) => bulk::run(console, *args),
+        #[cfg(feature = "nats")]
+        Command::Work(args) => jobs::work(console, *args),
+        #[cfg(feature = "nats")]
+        Command::Jobs(command) => jobs::run(console, command),
         Command::Talk(args) => talk::run(console, *args),
         Command::Worker(args) => serve::worker(console, *args),
         Command::Validate { configs } => serve::validate(console, &configs),

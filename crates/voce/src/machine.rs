@@ -22,6 +22,14 @@ pub(crate) fn cpu_name() -> String {
         .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
+/// What the machine is called.
+#[cfg(feature = "nats")]
+pub(crate) fn host_name() -> String {
+    let file = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = file.or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok());
+    name.map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).unwrap_or_else(|| "machine".into())
+}
+
 /// Threads that can run at once.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

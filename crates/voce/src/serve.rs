@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod broken;
 mod check;
+mod jobs;
 mod models;
 mod moshi;
 mod moshi_config;
@@ -221,6 +222,7 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         static_dir: static_dir(settings),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
+        jobs: jobs::options(settings)?,
     })
 }
 
@@ -266,6 +268,11 @@ fn limits(settings: &Settings) -> Outcome<Limits> {
         voice_bytes: settings.max_voice_bytes.unwrap_or(usual.voice_bytes),
         voice_bytes_per_key: settings.voices_per_key_bytes.unwrap_or(usual.voice_bytes_per_key),
         drain: time(&settings.drain, usual.drain)?,
+        job: settings.max_job_bytes.unwrap_or(usual.job),
+        jobs: settings.max_jobs.unwrap_or(usual.jobs),
+        jobs_per_key: settings.jobs_per_key.unwrap_or(usual.jobs_per_key),
+        job_bytes: settings.max_jobs_bytes.unwrap_or(usual.job_bytes),
+        job_bytes_per_key: settings.jobs_per_key_bytes.unwrap_or(usual.job_bytes_per_key),
         ..usual
     })
 }

@@ -34,6 +34,11 @@ impl Keys {
         self.0.is_empty()
     }
 
+    /// All of them.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = KeyId> + '_ {
+        self.0.iter().map(|digest| KeyId(*digest))
+    }
+
     /// The key, where it is one of them; all are looked at, so that time tells nothing.
     pub(crate) fn accept(&self, key: &str) -> Option<KeyId> {
         let given = digest(key);

@@ -3,6 +3,7 @@
 //! is in memory all the while.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -10,6 +11,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::budget::{Budget, Share, Turn};
@@ -27,6 +29,19 @@ struct Incoming {
     pace: Pace,
     deadline: Instant,
     hold: Arc<Hold>,
+    /// Whether its bytes stay in memory, and so count for as long as they are held.
+    is_kept: bool,
+}
+
+/// How a body may come.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Bytes of it.
+    limit: usize,
+    /// Bytes that are in memory at a time; all where absent.
+    window: Option<usize>,
+    /// How long it may take.
+    time: Duration,
 }
 
 /// What a body has of the server's budget, for as long as any of its bytes are held.
@@ -59,9 +74,10 @@ impl Incoming {
     async fn new(
         headers: &HeaderMap,
         body: Body,
-        limit: usize,
+        terms: Terms,
         budget: &Budget,
     ) -> Result<Self, ServerError> {
+        let Terms { limit, window, time } = terms;
         let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
         if declared.is_some_and(|n| n > limit) {
             return Err(ServerError::TooLarge(limit));
@@ -71,13 +87,14 @@ impl Incoming {
             return Err(ServerError::malformed("the body has a Content-Encoding: send it without"));
         }
         let (limits, caller) = (&budget.limits, Caller::current());
-        let deadline = Instant::now() + limits.body_time;
-        let turn = budget.body_line.enter(&caller, declared.unwrap_or(limit));
+        let deadline = Instant::now() + time;
+        let turn = budget.body_line.enter(&caller, window.unwrap_or(declared.unwrap_or(limit)));
         let turn = timeout_at(deadline, turn).await.map_err(|_| ServerError::Overloaded("bodies"))??;
-        let share = budget.bodies.take(&caller, 0).map_err(|_| ServerError::Overloaded("bodies"))?;
+        let share = budget.bodies.take(&caller, window.unwrap_or(0));
+        let share = share.map_err(|_| ServerError::Overloaded("bodies"))?;
         let pace = Pace::new(limits.body_grace, limits::BODY_RATE);
         let hold = Arc::new(Hold { share: Mutex::new(share), _turn: turn });
-        Ok(Self { body, limit, declared, taken: 0, pace, deadline, hold })
+        Ok(Self { body, limit, declared, taken: 0, pace, deadline, hold, is_kept: window.is_none() })
     }
 
     /// What comes next; `None` at the end.
@@ -97,9 +114,10 @@ impl Incoming {
             if self.taken > self.limit {
                 return Err(ServerError::TooLarge(self.limit));
             }
-            let mut share = self.hold.share.lock().unwrap_or_else(PoisonError::into_inner);
-            share.grow(data.len()).map_err(|_| ServerError::Overloaded("bodies"))?;
-            drop(share);
+            if self.is_kept {
+                let mut share = self.hold.share.lock().unwrap_or_else(PoisonError::into_inner);
+                share.grow(data.len()).map_err(|_| ServerError::Overloaded("bodies"))?;
+            }
             return Ok(Some(data));
         }
     }
@@ -112,7 +130,8 @@ pub(crate) async fn collect(
     limit: usize,
     budget: &Budget,
 ) -> Result<Bytes, ServerError> {
-    let mut incoming = Incoming::new(headers, body, limit, budget).await?;
+    let terms = Terms { limit, window: None, time: budget.limits.body_time };
+    let mut incoming = Incoming::new(headers, body, terms, budget).await?;
     // Memory that is asked for is not used before something comes.
     let mut whole = BytesMut::with_capacity(incoming.declared.unwrap_or(0));
     while let Some(data) = incoming.next().await? {
@@ -154,10 +173,10 @@ impl Form {
         limit: usize,
         budget: &Budget,
     ) -> Result<Self, ServerError> {
-        let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let boundary = multer::parse_boundary(kind)
-            .map_err(|_| ServerError::malformed("send a multipart/form-data body with a boundary"))?;
-        let incoming = Incoming::new(headers, body, limit + limits::MULTIPART_OVERHEAD, budget).await?;
+        let boundary = boundary(headers)?;
+        let terms =
+            Terms { limit: limit + limits::MULTIPART_OVERHEAD, window: None, time: budget.limits.body_time };
+        let incoming = Incoming::new(headers, body, terms, budget).await?;
         let hold = incoming.hold.clone();
         // Room for the file; what a form has beside it is small.
         let mut room = Some(incoming.declared.unwrap_or(0).min(limit));
@@ -184,6 +203,58 @@ impl Form {
             fields.push(Field { name, file_name, data: Held::bytes(data.freeze(), &hold) });
         }
         Ok(Self(fields))
+    }
+
+    /// Reads a form whose file goes to disk as it comes, up to `limit` bytes of it; the form then has the file's name and
+    /// none of its bytes. Also the file's bytes.
+    pub(crate) async fn spool(
+        headers: &HeaderMap,
+        body: Body,
+        limit: usize,
+        budget: &Budget,
+        into: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(Self, u64), ServerError> {
+        let boundary = boundary(headers)?;
+        let terms = Terms {
+            limit: limit.saturating_add(limits::MULTIPART_OVERHEAD),
+            window: Some(limits::SPOOL_WINDOW),
+            time: budget.limits.job_body_time,
+        };
+        let incoming = Incoming::new(headers, body, terms, budget).await?;
+        let stream = futures_util::stream::try_unfold(incoming, async |mut incoming| {
+            Ok::<_, ServerError>(incoming.next().await?.map(|data| (data, incoming)))
+        });
+        let mut parts = multer::Multipart::new(stream, boundary);
+        let (mut fields, mut bytes, mut beside) = (Vec::new(), 0, 0);
+        let mut is_file_here = false;
+        while let Some(mut part) = parts.next_field().await.map_err(bad_form)? {
+            if fields.len() >= MAX_FIELDS {
+                return Err(ServerError::malformed(format!("a form has at most {MAX_FIELDS} fields")));
+            }
+            let name = part.name().unwrap_or_default().to_owned();
+            let file_name = part.file_name().map(str::to_owned);
+            let is_file = name == "file" && !is_file_here;
+            is_file_here |= is_file;
+            let mut data = BytesMut::new();
+            while let Some(chunk) = part.chunk().await.map_err(bad_form)? {
+                if is_file {
+                    bytes += chunk.len() as u64;
+                    if bytes > limit as u64 {
+                        return Err(ServerError::TooLarge(limit));
+                    }
+                    into.write_all(&chunk).await.map_err(ServerError::spooling)?;
+                } else {
+                    beside += chunk.len();
+                    if beside > limits::MULTIPART_OVERHEAD {
+                        return Err(ServerError::TooLarge(limits::MULTIPART_OVERHEAD));
+                    }
+                    data.extend_from_slice(&chunk);
+                }
+            }
+            fields.push(Field { name, file_name, data: data.freeze() });
+        }
+        into.flush().await.map_err(ServerError::spooling)?;
+        Ok((Self(fields), bytes))
     }
 
     /// The file of a name.
@@ -231,6 +302,13 @@ impl Form {
             )),
         }
     }
+}
+
+/// What separates the fields of a form.
+fn boundary(headers: &HeaderMap) -> Result<String, ServerError> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    multer::parse_boundary(kind)
+        .map_err(|_| ServerError::malformed("send a multipart/form-data body with a boundary"))
 }
 
 /// Why a form could not be read: what is wrong with the body, where that is the reason.

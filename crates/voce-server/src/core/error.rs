@@ -80,6 +80,23 @@ pub enum ServerError {
     /// What a caller may keep here is used up.
     #[error("{0}")]
     Quota(&'static str),
+    /// There is no room for what a caller wants kept.
+    #[error(
+        "the server cannot keep this: its disk or its object store is full: try again later, or tell its operator"
+    )]
+    NoSpace,
+    /// Somebody else's, or nobody's.
+    #[error("there is no job '{0}' of yours here: it may have expired")]
+    UnknownJob(String),
+    /// The server keeps no jobs.
+    #[error("this server keeps no jobs: start it with --jobs FOLDER, or with --jobs-nats URL")]
+    NoJobs,
+    /// The queue of jobs cannot be reached.
+    #[error("the queue of jobs does not answer: try again in a moment")]
+    QueueDown,
+    /// A job that is not over has no result, and one that failed never has.
+    #[error("{0}")]
+    NoResult(String),
     /// The server has too much of something in flight.
     #[error("the server has no room for more {0} now: try again in a moment")]
     Overloaded(&'static str),
@@ -117,6 +134,17 @@ impl ServerError {
         Self::BadRequest { param: None, message: message.into() }
     }
 
+    /// Why bytes could not be written down.
+    pub(crate) fn spooling(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => {
+                tracing::error!(%error, "a recording cannot be written down");
+                Self::Internal
+            }
+        }
+    }
+
     /// The short stable name of this error.
     pub fn code(&self) -> &'static str {
         match self {
@@ -133,6 +161,11 @@ impl ServerError {
             Self::Busy { .. } | Self::Full { .. } => "busy",
             Self::Share { .. } => "over_share",
             Self::Quota(_) => "over_quota",
+            Self::NoSpace => "no_space",
+            Self::UnknownJob(_) => "job_not_found",
+            Self::NoResult(_) => "no_result",
+            Self::NoJobs => "no_jobs",
+            Self::QueueDown => "queue_down",
             Self::Overloaded(_) => "overloaded",
             Self::Idle => "idle",
             Self::SlowReader => "slow_reader",
@@ -150,14 +183,20 @@ impl ServerError {
             Self::BadRequest { .. } | Self::CutOff => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) | Self::Quota(_) => StatusCode::FORBIDDEN,
-            Self::NotFound(_) | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            Self::NotFound(_) | Self::UnknownModel { .. } | Self::UnknownJob(_) => StatusCode::NOT_FOUND,
+            Self::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+            Self::NoResult(_) => StatusCode::CONFLICT,
             Self::BadMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SlowBody | Self::Idle | Self::SlowReader => StatusCode::REQUEST_TIMEOUT,
             Self::Busy { .. } | Self::Share { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Overloaded(_) | Self::Draining | Self::Full { .. } | Self::NotReady | Self::NoModel(_) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Overloaded(_)
+            | Self::Draining
+            | Self::Full { .. }
+            | Self::NotReady
+            | Self::NoModel(_)
+            | Self::NoJobs
+            | Self::QueueDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::Engine(e) => match e {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }

@@ -110,6 +110,22 @@ pub const VOICES_PER_KEY: usize = 64;
 pub const VOICE_BYTES: u64 = 4 << 30;
 /// Bytes of the voices of one key.
 pub const VOICE_BYTES_PER_KEY: u64 = 1 << 30;
+/// Largest recording of a job: 2 GiB, some days of speech as a compressed file.
+pub const MAX_JOB: usize = 2 << 30;
+/// How long a recording of a job may take to come.
+pub const JOB_BODY_TIME: Duration = Duration::from_secs(3600);
+/// Bytes of such a recording that are in memory while it comes.
+pub const SPOOL_WINDOW: usize = 256 * 1024;
+/// Jobs that are kept, of all keys: those that wait, run, or are over and not yet forgotten.
+pub const JOBS: usize = 10_000;
+/// Jobs of one key.
+pub const JOBS_PER_KEY: usize = 1_000;
+/// Bytes of recordings and results that are kept, of all keys.
+pub const JOB_BYTES: u64 = 64 << 30;
+/// The same of one key.
+pub const JOB_BYTES_PER_KEY: u64 = 16 << 30;
+/// How often a job may be begun again after the process died over it.
+pub const JOB_TRIES: u32 = 5;
 /// How often models are looked at: whether they live, and which of their steps were slow.
 pub const WATCH: Duration = Duration::from_millis(250);
 /// Voices held ready, beside those on disk.
@@ -180,6 +196,18 @@ pub struct Limits {
     pub voice_bytes: u64,
     /// The same of one key.
     pub voice_bytes_per_key: u64,
+    /// Largest recording of a job.
+    pub job: usize,
+    /// How long it may take to come.
+    pub job_body_time: Duration,
+    /// Jobs that are kept, of all keys.
+    pub jobs: usize,
+    /// The same of one key.
+    pub jobs_per_key: usize,
+    /// Bytes of recordings and results that are kept, of all keys.
+    pub job_bytes: u64,
+    /// The same of one key.
+    pub job_bytes_per_key: u64,
 }
 
 impl Default for Limits {
@@ -216,6 +244,12 @@ impl Default for Limits {
             voices_per_key: VOICES_PER_KEY,
             voice_bytes: VOICE_BYTES,
             voice_bytes_per_key: VOICE_BYTES_PER_KEY,
+            job: MAX_JOB,
+            job_body_time: JOB_BODY_TIME,
+            jobs: JOBS,
+            jobs_per_key: JOBS_PER_KEY,
+            job_bytes: JOB_BYTES,
+            job_bytes_per_key: JOB_BYTES_PER_KEY,
         }
     }
 }

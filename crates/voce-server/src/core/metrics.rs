@@ -94,6 +94,11 @@ pub(crate) struct OutcomeLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PhaseLabel {
+    pub(crate) phase: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct BreakerLabel {
     pub(crate) stage: &'static str,
 }
@@ -148,6 +153,9 @@ pub(crate) struct Metrics {
     pub(crate) budget_refused: Family<RefusedLabel, Counter>,
     pub(crate) journal_dropped: Family<WhatLabel, Counter>,
     pub(crate) journal_files: Family<OutcomeLabel, Counter>,
+    pub(crate) jobs: Family<PhaseLabel, Gauge>,
+    pub(crate) job_bytes: Gauge,
+    pub(crate) job_events: Family<OutcomeLabel, Counter>,
     trace_spans: Family<OutcomeLabel, Counter>,
     breaker_state: Family<BreakerStateLabel, Gauge>,
     breaker_failures: Family<BreakerLabel, Counter>,
@@ -276,6 +284,16 @@ impl Metrics {
         );
         let journal_files = Family::default();
         r.register("journal_files", "Files of streams that were kept", journal_files.clone());
+        let jobs = Family::default();
+        r.register("jobs", "Jobs that are kept here, by phase", jobs.clone());
+        let job_bytes = Gauge::default();
+        r.register_with_unit("job", "Recordings and results of jobs", Unit::Bytes, job_bytes.clone());
+        let job_events = Family::default();
+        r.register(
+            "job_events",
+            "Jobs submitted, resumed from a checkpoint, returned to the queue, and over",
+            job_events.clone(),
+        );
         let trace_spans = Family::default();
         r.register("trace_spans", "Spans for the collector", trace_spans.clone());
         let breaker_state = Family::default();
@@ -319,6 +337,9 @@ impl Metrics {
             budget_refused,
             journal_dropped,
             journal_files,
+            jobs,
+            job_bytes,
+            job_events,
             trace_spans,
             breaker_state,
             breaker_failures,

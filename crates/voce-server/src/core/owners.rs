@@ -38,11 +38,10 @@ enum Owner {
 
 impl Owner {
     fn of(caller: &Caller) -> Self {
-        let Some(key) = caller.key else { return Self::Anyone };
-        let digest = Sha256::new().chain_update(b"voce voice owner").chain_update(key.0).finalize();
-        let mut text: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        text.truncate(DIGITS);
-        Self::Key(text)
+        match caller.key {
+            Some(_) => Self::Key(digest_of(caller, b"voce voice owner")),
+            None => Self::Anyone,
+        }
     }
 
     fn text(&self) -> &str {
@@ -52,6 +51,16 @@ impl Owner {
             Owner::Key(digest) => digest,
         }
     }
+}
+
+/// Who a caller is as an owner of something, by a digest of its key that tells nothing of it; all callers are one where there
+/// are no keys.
+pub(crate) fn digest_of(caller: &Caller, purpose: &[u8]) -> String {
+    let Some(key) = caller.key else { return ANYONE.into() };
+    let digest = Sha256::new().chain_update(purpose).chain_update(key.0).finalize();
+    let mut text: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+    text.truncate(DIGITS);
+    text
 }
 
 impl Owners {

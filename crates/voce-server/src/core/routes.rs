@@ -7,6 +7,7 @@ use axum::routing::{MethodRouter, get, post};
 use super::mounts::{Mount, Serves};
 use super::state::AppState;
 use super::{auth, echo, health, origin, static_files, watch};
+use crate::jobs::routes as jobs;
 use crate::{deepgram, moshi, openai, page, rnnt_v2};
 
 /// A route as the table has it.
@@ -92,6 +93,10 @@ pub(crate) fn table() -> Vec<Route> {
         keyed("/v1/audio/voices", BOTH, get(openai::voices::list).post(openai::voices::add)),
         keyed("/v1/audio/voices/{name}", &["DELETE"], axum::routing::delete(openai::voices::remove)),
         keyed("/v1/audio/transcriptions", POST, post(openai::transcriptions::transcribe)),
+        keyed("/v1/audio/jobs", BOTH, get(jobs::list).post(jobs::submit)),
+        keyed("/v1/audio/jobs/{id}", &["DELETE", "GET"], get(jobs::get).delete(jobs::remove)),
+        keyed("/v1/audio/jobs/{id}/events", GET, get(jobs::events)),
+        keyed("/v1/audio/jobs/{id}/result", GET, get(jobs::result)),
         keyed("/v1/realtime", GET, get(openai::realtime::connect)),
         keyed("/v1/audio/translations", POST, post(openai::translations)),
         keyed(moshi::info::ASR_PATH, BOTH, asr_route()),

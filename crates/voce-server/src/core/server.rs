@@ -17,6 +17,7 @@ use super::mounts::{Mount, MountError, Mounts};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, agent, limits, routes, vigil};
+use crate::jobs::{Jobs, JobsOptions};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub struct ServerOptions {
     pub otlp: Option<OtlpOptions>,
     /// What is kept of streams.
     pub journal: JournalOptions,
+    /// Where jobs are kept, if anywhere.
+    pub jobs: Option<JobsOptions>,
 }
 
 impl Default for ServerOptions {
@@ -72,6 +75,7 @@ impl Default for ServerOptions {
             static_dir: None,
             otlp: None,
             journal: JournalOptions::default(),
+            jobs: None,
         }
     }
 }
@@ -144,7 +148,11 @@ impl Server {
             tracing::warn!(%addr, "anyone who reaches this address can use Wyoming, which has no keys");
         }
         let mounts = Mounts::new(&options.mounts)?;
-        let state = AppState::new(options, models, mounts, store, loopback)
+        let jobs = match &options.jobs {
+            Some(jobs) => Some(Jobs::open(jobs, &options.limits).await.map_err(ServeError::Set)?),
+            None => None,
+        };
+        let state = AppState::new(options, models, mounts, jobs, store, loopback)
             .map_err(|e| ServeError::Set(e.to_string()))?;
         Ok(Self { lobby, wyoming, agent, state, echoes: false })
     }
@@ -224,6 +232,9 @@ impl Server {
         }
         if let Some(listener) = agent {
             tokio::spawn(agent::run(listener, state.clone()));
+        }
+        if let (Some(Jobs::Folder(folder)), Some(options)) = (&state.jobs, &state.options.jobs) {
+            tokio::spawn(crate::jobs::run(state.clone(), folder.clone(), options.clone()));
         }
         let telemetry = state.telemetry.clone();
         accept::run(lobby.listener, router, state).await;

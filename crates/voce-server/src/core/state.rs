@@ -17,6 +17,7 @@ use super::server::ServerOptions;
 use super::telemetry::Telemetry;
 use crate::core::models::Served;
 use crate::ears::{Ear, EarOptions};
+use crate::jobs::Jobs;
 use crate::moshi::rooms::{Rooms, RoomsOptions};
 use crate::mouth::{Mouth, MouthOptions};
 use crate::partner::{Partner, PartnerOptions};
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) ears: Vec<Arc<Ear>>,
     pub(crate) partners: Vec<Arc<Partner>>,
     rooms: Vec<Arc<Rooms>>,
+    /// Jobs, where the server keeps any.
+    pub(crate) jobs: Option<Jobs>,
     pub(crate) mounts: Mounts,
     open: HashSet<String>,
 }
@@ -68,6 +71,7 @@ impl AppState {
         options: ServerOptions,
         models: Models,
         mounts: Mounts,
+        jobs: Option<Jobs>,
         store: Store,
         loopback: bool,
     ) -> Result<Self, ServerError> {
@@ -105,6 +109,7 @@ impl AppState {
             telemetry,
             options,
             mounts,
+            jobs,
             rooms,
             open,
         })))

@@ -338,7 +338,7 @@ impl Drop for Followed {
 }
 
 /// A number that is not zero and that nobody else has.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish().max(1)
 }
 

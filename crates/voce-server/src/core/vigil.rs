@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voce_engine::Pulse;
+use voce_jobs::Phase;
 
 use super::admission::Load;
 use super::limits;
-use super::metrics::{Kind, ModelLabel, raise};
+use super::metrics::{Kind, ModelLabel, PhaseLabel, raise};
 use super::models::{Incurable, Served};
 use super::state::AppState;
+use crate::jobs::Jobs;
 
 /// Every model's name, and the number and pulse of each of its replicas.
 fn pulses(state: &AppState) -> impl Iterator<Item = (&str, usize, Arc<Pulse>)> {
@@ -87,6 +89,13 @@ pub(crate) fn show(state: &AppState) {
         metrics.show_purses(purse.what(), std::iter::once(&**purse));
     }
     state.served().for_each(|served| show_model(state, served));
+    if let Some(Jobs::Folder(jobs)) = &state.jobs {
+        let (counts, bytes) = jobs.counts();
+        for (phase, count) in Phase::ALL.into_iter().zip(counts) {
+            metrics.jobs.get_or_create(&PhaseLabel { phase: phase.name() }).set(count as i64);
+        }
+        metrics.job_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
 }
 
 /// The series of one model.

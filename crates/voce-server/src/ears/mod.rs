@@ -37,7 +37,7 @@ use crate::core::budget::{Budget, Share};
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
-use crate::core::models::{LoadError, Replicas, Served, Watched};
+use crate::core::models::{LoadError, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
 
 /// Samples per second that recognisers take as a rule.
@@ -187,6 +187,23 @@ impl EarOptions {
     }
 }
 
+/// What a job has of a recogniser.
+pub(crate) struct JobSeat {
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) seat: Seat,
+    /// Held as long as the job runs.
+    pub(crate) held: (Arc<Permit>, Share, LeftBy),
+}
+
+/// Notes when a job leaves a model that may be unloaded when it is idle.
+pub(crate) struct LeftBy(Arc<Replicas<Listener>>);
+
+impl Drop for LeftBy {
+    fn drop(&mut self) {
+        self.0.left();
+    }
+}
+
 /// A recogniser and its slots.
 pub(crate) struct Ear {
     id: String,
@@ -281,6 +298,16 @@ impl Ear {
             Source::Other(recogniser, _) => recogniser.open(request)?,
         };
         Ok(Hearing::new(stream, permit.clone(), self.budget.limits.slot_idle, &self.telemetry, &self.id))
+    }
+
+    /// A slot, a decoder and the model itself, for a job that keeps checkpoints of its stream.
+    pub(crate) async fn begin_job(&self) -> Result<JobSeat, ServerError> {
+        let Source::Engine(replicas, _) = &self.source else {
+            return Err(ServerError::NoModel("recogniser that keeps checkpoints"));
+        };
+        let (permit, decoder) = (self.admit().await?, self.decoder()?);
+        let (listener, seat) = replicas.start(|listener| async move { Ok(listener) }).await?;
+        Ok(JobSeat { listener, seat, held: (permit, decoder, LeftBy(replicas.clone())) })
     }
 
     /// A share of the decoders for the caller.

@@ -20,6 +20,7 @@ mod doors;
 mod engine;
 mod faults;
 mod floods;
+mod jobs;
 mod journal;
 mod kyutai;
 mod kyutai_say;

@@ -69,6 +69,8 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
     let here = |looks: Vec<Result<Model, EngineError>>| looks.into_iter().flatten().collect::<Vec<_>>();
     let (speak, hear, talk) = (here(speak), here(hear), here(talk));
     let modules: Vec<&str> = settings.modules.list.iter().map(|(name, _)| name.as_str()).collect();
+    let folder_of_jobs = || settings.jobs.as_ref().map(|p| p.display().to_string());
+    let jobs = settings.jobs_nats.clone().or_else(folder_of_jobs);
     if console.json {
         let models: Vec<Value> = speak.iter().chain(&hear).chain(&talk).map(Model::json).collect();
         return console.json(&json!({
@@ -76,6 +78,7 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
             "wyoming": options.wyoming, "aliases": options.aliases, "null_model": settings.null_model,
             "models": models, "otlp": options.otlp.is_some(), "log_tokens": options.journal.tokens,
             "capture_audio": options.journal.audio, "keep_warm_seconds": keep_warm.map(|d| d.as_secs_f64()),
+            "jobs": jobs,
         }));
     }
     let list = |models: &[Model]| match models {
@@ -89,7 +92,7 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
     let folder =
         |path: &Option<PathBuf>| path.as_ref().map_or_else(|| "off".into(), |p| p.display().to_string());
     console.result(&format!(
-        "address    {}\nspeak      {}\nhear       {}\ntalk       {}\nmodules    {}\nkeys       {keys}\nwyoming    {}\nspans      {}\ntokens     {}\naudio      {}\nkeep warm  {}",
+        "address    {}\nspeak      {}\nhear       {}\ntalk       {}\nmodules    {}\nkeys       {keys}\nwyoming    {}\nspans      {}\ntokens     {}\naudio      {}\nkeep warm  {}\njobs       {}",
         options.addr,
         list(&speak),
         list(&hear),
@@ -100,5 +103,6 @@ pub(super) fn run(console: Console, store: &Store, settings: &Settings, options:
         folder(&options.journal.tokens),
         folder(&options.journal.audio),
         keep_warm.map_or_else(|| "off".into(), |d| format!("{} s", d.as_secs_f64())),
+        jobs.as_deref().unwrap_or("off"),
     ))
 }

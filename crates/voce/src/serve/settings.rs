@@ -204,6 +204,57 @@ pub(crate) struct Settings {
     /// Bytes of each such folder, beyond which its oldest files go [default: 1073741824]
     #[arg(long, value_name = "BYTES", env = "VOCE_CAPTURE_BYTES")]
     pub(super) capture_bytes: Option<u64>,
+    /// Folder to keep jobs in: recordings of any length, done by this server's recognisers [default: no jobs]
+    #[arg(long, value_name = "DIR", env = "VOCE_JOBS")]
+    pub(super) jobs: Option<PathBuf>,
+    /// Jobs at once [default: half of hear-slots]
+    #[arg(long, value_name = "N", env = "VOCE_JOBS_SLOTS")]
+    pub(super) jobs_slots: Option<usize>,
+    /// How often a long recording is checkpointed [default: 2m]
+    #[arg(long, value_name = "TIME", env = "VOCE_JOBS_CHECKPOINT")]
+    pub(super) jobs_checkpoint: Option<String>,
+    /// How long jobs are kept that are over [default: 168h]
+    #[arg(long, value_name = "TIME", env = "VOCE_JOBS_KEEP")]
+    pub(super) jobs_keep: Option<String>,
+    /// NATS servers to hand jobs to, for `voce work` elsewhere [default: this server does them]
+    #[arg(long, value_name = "URL", env = "VOCE_JOBS_NATS")]
+    pub(super) jobs_nats: Option<String>,
+    /// File of credentials (.creds) for them
+    #[arg(long, value_name = "FILE", env = "VOCE_JOBS_NATS_CREDS")]
+    pub(super) jobs_nats_creds: Option<PathBuf>,
+    /// User there
+    #[arg(long, value_name = "NAME", env = "VOCE_JOBS_NATS_USER")]
+    pub(super) jobs_nats_user: Option<String>,
+    /// Password there
+    #[arg(long, value_name = "TEXT", env = "VOCE_JOBS_NATS_PASSWORD", hide_env_values = true)]
+    pub(super) jobs_nats_password: Option<String>,
+    /// Token there
+    #[arg(long, value_name = "TEXT", env = "VOCE_JOBS_NATS_TOKEN", hide_env_values = true)]
+    pub(super) jobs_nats_token: Option<String>,
+    /// Root certificates besides the system's for them
+    #[arg(long, value_name = "FILE", env = "VOCE_JOBS_NATS_CA")]
+    pub(super) jobs_nats_ca: Option<PathBuf>,
+    /// What subjects, streams and buckets there begin with [default: voce]
+    #[arg(long, value_name = "NAME", env = "VOCE_JOBS_NATS_PREFIX")]
+    pub(super) jobs_nats_prefix: Option<String>,
+    /// Model of the workers where a client names none [default: this server's recogniser, else nano-ear]
+    #[arg(long, value_name = "MODEL", env = "VOCE_JOBS_MODEL")]
+    pub(super) jobs_model: Option<String>,
+    /// Largest recording of a job [default: 2147483648]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MAX_JOB_BYTES")]
+    pub(super) max_job_bytes: Option<usize>,
+    /// Jobs that are kept, of all keys [default: 10000]
+    #[arg(long, value_name = "N", env = "VOCE_MAX_JOBS")]
+    pub(super) max_jobs: Option<usize>,
+    /// The same of one key [default: 1000]
+    #[arg(long, value_name = "N", env = "VOCE_JOBS_PER_KEY")]
+    pub(super) jobs_per_key: Option<usize>,
+    /// Bytes of recordings and results of jobs, all together [default: 68719476736]
+    #[arg(long, value_name = "BYTES", env = "VOCE_MAX_JOBS_BYTES")]
+    pub(super) max_jobs_bytes: Option<u64>,
+    /// The same of one key [default: 17179869184]
+    #[arg(long, value_name = "BYTES", env = "VOCE_JOBS_PER_KEY_BYTES")]
+    pub(super) jobs_per_key_bytes: Option<u64>,
     /// For benches of the server only: a recogniser that discards audio and says nothing
     #[arg(long, env = "VOCE_NULL_MODEL", value_parser = FalseyValueParser::new())]
     pub(super) null_model: bool,
@@ -280,6 +331,23 @@ impl Settings {
             log_tokens: self.log_tokens.or(file.log_tokens),
             capture_audio: self.capture_audio.or(file.capture_audio),
             capture_bytes: self.capture_bytes.or(file.capture_bytes),
+            jobs: self.jobs.or(file.jobs),
+            jobs_slots: self.jobs_slots.or(file.jobs_slots),
+            jobs_checkpoint: self.jobs_checkpoint.or(file.jobs_checkpoint),
+            jobs_keep: self.jobs_keep.or(file.jobs_keep),
+            jobs_nats: self.jobs_nats.or(file.jobs_nats),
+            jobs_nats_creds: self.jobs_nats_creds.or(file.jobs_nats_creds),
+            jobs_nats_user: self.jobs_nats_user.or(file.jobs_nats_user),
+            jobs_nats_password: self.jobs_nats_password.or(file.jobs_nats_password),
+            jobs_nats_token: self.jobs_nats_token.or(file.jobs_nats_token),
+            jobs_nats_ca: self.jobs_nats_ca.or(file.jobs_nats_ca),
+            jobs_nats_prefix: self.jobs_nats_prefix.or(file.jobs_nats_prefix),
+            jobs_model: self.jobs_model.or(file.jobs_model),
+            max_job_bytes: self.max_job_bytes.or(file.max_job_bytes),
+            max_jobs: self.max_jobs.or(file.max_jobs),
+            jobs_per_key: self.jobs_per_key.or(file.jobs_per_key),
+            max_jobs_bytes: self.max_jobs_bytes.or(file.max_jobs_bytes),
+            jobs_per_key_bytes: self.jobs_per_key_bytes.or(file.jobs_per_key_bytes),
             null_model: self.null_model || file.null_model,
             modules: file.modules,
         }
@@ -398,7 +466,7 @@ mod tests {
                 _ if name.ends_with("bytes")
                     || name.ends_with("slots")
                     || name.contains("-per-")
-                    || ["threads", "queue", "max-connections", "max-decoders", "max-voices"]
+                    || ["threads", "queue", "max-connections", "max-decoders", "max-voices", "max-jobs"]
                         .contains(&name) =>
                 {
                     "1".into()

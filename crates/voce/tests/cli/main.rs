@@ -8,6 +8,8 @@ mod bulk;
 mod codec;
 mod codes;
 mod hear;
+#[cfg(all(feature = "nano", feature = "nats"))]
+mod jobs;
 mod kyutai;
 mod kyutai_bad;
 mod kyutai_say;
@@ -19,6 +21,10 @@ mod nano;
 mod sandbox;
 mod say;
 mod serve;
+#[cfg(feature = "nano")]
+mod serve_jobs;
+#[cfg(all(feature = "nano", target_os = "linux"))]
+mod slurm;
 mod streams;
 mod talk;
 mod voices;

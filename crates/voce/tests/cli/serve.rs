@@ -39,6 +39,13 @@ pub(crate) fn start_logged(sandbox: &Sandbox, args: &[&str], log: Stdio) -> Serv
     Server { child, addr }
 }
 
+/// A server whose log is read by the test.
+pub(crate) fn start_piped(sandbox: &Sandbox, args: &[&str]) -> (Server, std::process::ChildStderr) {
+    let mut server = start_logged(sandbox, args, Stdio::piped());
+    let log = server.child.stderr.take().unwrap();
+    (server, log)
+}
+
 pub(crate) fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) -> (u16, Vec<u8>) {
     ask_bytes(addr, method, path, head, body.as_bytes())
 }
