@@ -186,3 +186,89 @@ impl F32s for Neon {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::lanes::{LANES, Portable, exp};
+    use super::*;
+
+    /// Numbers of every kind, each beside each other once.
+    const VALUES: [f32; 13] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        2.5,
+        -126.0,
+        126.5,
+        1.1e-3,
+        -3.7e-39,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        12_345.678,
+    ];
+
+    fn rows() -> impl Iterator<Item = ([f32; LANES], [f32; LANES])> {
+        (0..VALUES.len()).map(|shift| {
+            let row = |by: usize| std::array::from_fn(|i| VALUES[(i * by + shift) % VALUES.len()]);
+            (row(1), row(5))
+        })
+    }
+
+    fn bits<V: F32s>(v: V) -> [u32; LANES] {
+        let mut out = [0f32; LANES];
+        // SAFETY: room for sixteen values; every 64-bit ARM CPU has NEON.
+        unsafe { v.store(out.as_mut_ptr()) };
+        // The bits of a NaN that arithmetic made are the machine's own affair.
+        out.map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+    }
+
+    /// What every method makes of two rows, as bits.
+    fn all<V: F32s>(a: &[f32; LANES], b: &[f32; LANES]) -> Vec<[u32; LANES]> {
+        // SAFETY: sixteen values each; every 64-bit ARM CPU has NEON.
+        unsafe {
+            let (x, y) = (V::load(a.as_ptr()), V::load(b.as_ptr()));
+            let mut narrow = [0u16; 2 * LANES];
+            x.store_bf16(narrow.as_mut_ptr());
+            y.store_bf16(narrow[LANES..].as_mut_ptr());
+            let (even, odd) = V::load_bf16_pairs(narrow.as_ptr());
+            let wide = V::load_bf16(narrow.as_ptr());
+            let limited = x.max(V::splat(-127.0)).min(V::splat(127.0));
+            let mut bytes = [0u8; LANES];
+            limited.store_u8_biased(bytes.as_mut_ptr());
+            let whole = limited.round();
+            vec![
+                bits(x.fma(y, V::splat(0.7))),
+                bits(x.add(y)),
+                bits(x.sub(y)),
+                bits(x.mul(y)),
+                bits(x.div(y)),
+                bits(x.max(y)),
+                bits(x.min(y)),
+                bits(x.abs()),
+                // Zeros of either sign are rounded to one of them here and to another there.
+                bits(whole.add(V::splat(0.0))),
+                bits(whole.max(V::splat(-126.0)).exp2_int()),
+                bits(x.positive(y, V::splat(3.0))),
+                bits(exp(limited)),
+                bits(even),
+                bits(odd),
+                bits(wide),
+                bits(V::splat(limited.sum())),
+                bits(V::splat(x.hmax())),
+                bytes.map(u32::from),
+                std::array::from_fn(|i| narrow[i] as u32),
+            ]
+        }
+    }
+
+    #[test]
+    fn neon_lanes_have_the_bits_of_the_portable_ones() {
+        for (a, b) in rows() {
+            assert_eq!(all::<Neon>(&a, &b), all::<Portable>(&a, &b), "{a:?} and {b:?}");
+        }
+        let none = [f32::NAN; LANES];
+        assert_eq!(all::<Neon>(&none, &none), all::<Portable>(&none, &none));
+    }
+}
