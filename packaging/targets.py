@@ -9,6 +9,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Built against this C library where zig is the linker; any system since 2014 has it.
 OLD_GLIBC = (2, 17)
+# Profiles whose folder has another name than they.
+FOLDERS = {"dev": "debug", "test": "debug", "bench": "release"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,7 @@ def build(target, folder, profile):
         env[f"CARGO_TARGET_{variable.upper()}_LINKER"] = linker
         env[f"CC_{variable}"] = linker
     subprocess.run(["cargo", command, "--locked", "-p", "voce", "--profile", profile, "--target", triple], cwd=ROOT, check=True, env=env)
-    return folder / target.triple / profile / target.executable, promised
+    return folder / target.triple / FOLDERS.get(profile, profile) / target.executable, promised
 
 
 def c_library(target, libraries):

@@ -54,7 +54,12 @@ def can_run(target):
 
 def command(target, binary):
     runner = emulator(target)
-    return [runner, str(binary)] if runner else [str(binary)]
+    if not runner:
+        return [str(binary)]
+    # Debian's cross compilers bring the C library that the emulated loader is to find.
+    libraries = pathlib.Path(f"/usr/{target.arch}-linux-gnu")
+    prefix = ["-L", str(libraries)] if target.system == "linux" and libraries.is_dir() else []
+    return [runner, *prefix, str(binary)]
 
 
 def run(what, arguments, expect=0, **options):
