@@ -81,6 +81,9 @@ def build(target, folder, profile):
     variable = target.triple.replace("-", "_")
     if target.system == "linux" and has_zig():
         command, promised = "zigbuild", OLD_GLIBC
+        # A linker or compiler of the caller's would be taken instead of zig, with the C library that it has.
+        for name in (f"CARGO_TARGET_{variable.upper()}_LINKER", f"CC_{variable}"):
+            env.pop(name, None)
         triple = f"{target.triple}.{OLD_GLIBC[0]}.{OLD_GLIBC[1]}"
     else:
         linker = compiler(target)
