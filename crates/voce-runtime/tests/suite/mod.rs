@@ -58,6 +58,7 @@ pub fn each_exec(mut f: impl FnMut(&mut Exec, &str)) {
 }
 
 /// The devices to test on.
+#[allow(clippy::print_stderr)] // what is left out is named
 pub fn devices() -> Vec<(Arc<Device>, &'static str)> {
     if on_gpu() {
         vec![(Device::open(0).unwrap(), "cuda")]
