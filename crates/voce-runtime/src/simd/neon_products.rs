@@ -151,12 +151,13 @@ pub unsafe fn int8_i8mm(g: &Gemm) {
         for panel in 0..g.panels {
             let mut r = 0;
             while r < even {
-                match even - r {
-                    6.. => int8_pairs::<3>(g, r, panel),
-                    4.. => int8_pairs::<2>(g, r, panel),
-                    _ => int8_pairs::<1>(g, r, panel),
+                // Three pairs would need more registers than there are.
+                if even - r >= 4 {
+                    int8_pairs::<2>(g, r, panel)
+                } else {
+                    int8_pairs::<1>(g, r, panel)
                 }
-                r += (even - r).min(6);
+                r += (even - r).min(4);
             }
         }
         if even < g.m {
