@@ -4,6 +4,7 @@ fails where a figure does not hold.
 
     python bench/figures.py --voce target/release/voce --out bench/runs/figures.jsonl
     python bench/figures.py --phases lag --minutes 10 --trials 3
+    python bench/figures.py --phases speech --speak DIR --voice DIR/voice.safetensors      # another voice than the built-in one
     python bench/figures.py --minutes 0.1 --trials 1 --bursts 5        # a try of the script itself
 
 Python 3.11 and nothing else.
@@ -14,6 +15,7 @@ import http.client
 import json
 import multiprocessing
 import os
+import pathlib
 import platform
 import signal
 import statistics
@@ -160,8 +162,21 @@ def ms(seconds):
     return round(seconds * 1e3, 2)
 
 
-def first_audio(port, seconds, out, listen=False):
-    """One request after the other, or each when the one before has been listened to; how long each waits for its first sound."""
+def pauses(seconds=2.0):
+    """The longest times, in ms, that a busy process did not run, and how many a second were above 1 ms: what the machine itself adds."""
+    gaps, last = [], time.monotonic()
+    end = last + seconds
+    while last < end:
+        now = time.monotonic()
+        if now - last > 1e-3:
+            gaps.append(now - last)
+        last = now
+    return {"per_second": round(len(gaps) / seconds, 1), "max": ms(max(gaps, default=0.0))}
+
+
+def first_audio(port, seconds, out, listen=False, whole=True):
+    """One request after the other, or each when the one before has been listened to; how long each waits for its first sound. Without
+    `whole` the client has heard enough then."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -171,7 +186,7 @@ def first_audio(port, seconds, out, listen=False):
         response = connection.getresponse()
         response.read(2)
         out.append(time.monotonic() - begun)
-        samples = len(response.read()) / 2
+        samples = len(response.read()) / 2 if whole else 0
         connection.close()
         if listen:
             time.sleep(max(begun + samples / RATE - time.monotonic(), 0))
@@ -179,6 +194,8 @@ def first_audio(port, seconds, out, listen=False):
 
 def begin(args):
     flags = ["--hear-slots", str(args.slots), "--speak-slots", "2"]
+    flags += ["--speak", args.speak] if args.speak else []
+    flags += ["--voice", args.voice] if args.voice else []
     return rig.Server(args.voce, flags).ready()
 
 
@@ -203,12 +220,14 @@ def phase_lag(args):
 def phase_speech(args):
     """Figure 1, speech: one voice in use of two, one request after the other."""
     server, trials, problems = begin(args), [], []
-    first_audio(server.port, 1, [])
+    # A model of random weights may have no end.
+    whole = not args.speak
+    first_audio(server.port, 1, [], whole=whole)
     for _ in range(args.trials):
-        first = []
-        first_audio(server.port, args.minutes * 60, first)
+        first, machine = [], pauses()
+        first_audio(server.port, args.minutes * 60, first, whole=whole)
         first.sort()
-        trials.append(spread(first))
+        trials.append({**spread(first), "machine_pauses_ms": machine})
         if quantile(first, 0.99) > 2 * quantile(first, 0.5):
             problems.append(f"first audio: {spread(first)}")
     server.stop()
@@ -302,7 +321,7 @@ def main(args):
         result = PHASES[name](args)
         record = {
             "what": "figures", "phase": name, "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-            "models": "nano-voice, nano-ear", "slots": args.slots, "seconds": round(time.monotonic() - begun, 1), **result,
+            "models": f"{pathlib.Path(args.speak).name if args.speak else 'nano-voice'}, nano-ear", "slots": args.slots, "seconds": round(time.monotonic() - begun, 1), **result,
         }
         failed += [name] if result["problems"] else []
         if args.out:
@@ -315,6 +334,8 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--voce", default="target/release/voce")
+    parser.add_argument("--speak", help="the voice model; the built-in one unless given")
+    parser.add_argument("--voice", help="its voice")
     parser.add_argument("--slots", type=int, default=32, help="slots that the server declares")
     parser.add_argument("--minutes", type=float, default=10, help="of a trial at half of the slots")
     parser.add_argument("--full-minutes", type=float, default=60, help="with every slot in use")

@@ -10,7 +10,7 @@ const FADE: f64 = 0.8;
 /// Seconds by which a stream's audio may be ahead of the clock before it is no live speech; chunks that are longer count
 /// twice.
 const AHEAD_SECONDS: f64 = 1.0;
-/// How long a stream must have kept to the clock before others are held back for it.
+/// How long a stream must have kept to the clock before others are held back for it; two chunks where these are longer.
 const PROOF: Duration = Duration::from_millis(250);
 /// How long a stream may bring nothing and still be live.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ impl Pace {
     pub(super) fn of(audio: f64, since: Duration, silent: Duration, chunk_seconds: f64) -> Self {
         if audio > since.as_secs_f64() + AHEAD_SECONDS.max(2.0 * chunk_seconds) {
             Self::Ahead
-        } else if since < PROOF || silent > SILENCE {
+        } else if since < PROOF.max(Duration::from_secs_f64(2.0 * chunk_seconds)) || silent > SILENCE {
             Self::Unknown
         } else {
             Self::Live
@@ -94,5 +94,8 @@ mod tests {
         assert_eq!(pace(3.0, 10_000, 2_001), Pace::Unknown);
         assert_eq!(Pace::of(2.2, ms(0), ms(0), 1.12), Pace::Unknown);
         assert_eq!(Pace::of(2.3, ms(0), ms(0), 1.12), Pace::Ahead);
+        // Of long chunks one cannot tell as soon.
+        assert_eq!(Pace::of(1.4, ms(1119), ms(0), 0.56), Pace::Unknown);
+        assert_eq!(Pace::of(1.4, ms(1120), ms(0), 0.56), Pace::Live);
     }
 }

@@ -93,7 +93,8 @@ pub(crate) struct DepthwiseArgs {
     act: u32,
     out_stride: u32,
     narrow: u32,
-    pad: u32,
+    /// Whether blocks of rows keep the past, and no others are there for it.
+    keeps: u32,
 }
 
 /// Arguments of `subsample`.
@@ -268,6 +269,8 @@ impl Cuda {
         let stream = self.streams(op.x, op.spans, 1, Activation::None, state);
         let taps = (op.kernel.len() / op.x.cols()) as u32;
         let (chosen, fours) = choice::depthwise(stream.width as usize, taps as usize, out_stride as usize);
+        let keeps = fours && taps == stream.history + 1;
+        let keep_blocks = if keeps { 0 } else { stream.keep_blocks() };
         let args = DepthwiseArgs {
             stream,
             norm,
@@ -279,9 +282,9 @@ impl Cuda {
             act: activation(op.act),
             out_stride,
             narrow: u32::from(fours && Self::keeps_narrow(&mut out, rows)),
-            pad: 0,
+            keeps: u32::from(keeps),
         };
-        let shape = Shape { grid: [rows as u32 + stream.keep_blocks(), 1, 1], block: THREADS, shared: 0 };
+        let shape = Shape { grid: [rows as u32 + keep_blocks, 1, 1], block: THREADS, shared: 0 };
         self.queue.launch(chosen, shape, &args);
     }
 

@@ -112,6 +112,14 @@ pub(super) fn fuse(
 ) -> Result<Option<Fused>, CudaError> {
     let Some(blocks) = blocks(device.info()) else { return Ok(None) };
     let plans = plan::plans(commands, args, blocks, device.info().shared as usize);
+    for (range, plan) in &plans {
+        tracing::debug!(
+            ?range,
+            of = commands.len(),
+            phases = plan.phases.len(),
+            "commands become one launch"
+        );
+    }
     if plans.is_empty() {
         return Ok(None);
     }

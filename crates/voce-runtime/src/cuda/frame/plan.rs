@@ -37,6 +37,8 @@ const KEY_PAD: usize = 16;
 const MOST_VALUES: usize = 32;
 /// Where the parts of attention are exchanged: no row is there.
 const PARTS: Address = Address::MAX;
+/// The activation that a product may end with: as in `common.cuh`.
+const ACT_SILU: u32 = 2;
 
 /// How many chunks may be under way, and the clocks between them. Narrow layers have more exchanges for their bytes,
 /// which copies hold up.
@@ -53,6 +55,17 @@ impl Share {
 
     fn of(n: usize, k: usize) -> Self {
         if n.min(k) <= Self::NARROW_WIDTH { Self::NARROW } else { Self::WIDE }
+    }
+}
+
+/// How many chunks a product takes at once, of those that its kernel has code for: all of its `parts`, or such as leave no rest.
+fn held(segments: usize, parts: usize) -> usize {
+    match segments {
+        1 if parts <= 2 => 2,
+        1 if parts.is_multiple_of(6) || parts == 5 => 6,
+        2 if parts == 1 => 2,
+        3 => 3,
+        _ => 4,
     }
 }
 
@@ -280,7 +293,10 @@ impl Builder {
 
     fn product(&mut self, a: &RowArgs) -> Option<Draft> {
         let (n, k, rows) = (a.n as usize, a.k as usize, a.rows as usize);
-        let plain = matches!(a.norm.kind, 0 | 3) && a.norm.bias == 0 && a.store.store <= 1;
+        let plain = matches!(a.norm.kind, 0 | 3)
+            && a.norm.bias == 0
+            && a.store.store <= 1
+            && matches!(a.store.act, 0 | ACT_SILU);
         let fits = k.is_multiple_of(PIECE)
             && k <= LONGEST_ROW
             && n.div_ceil(GROUP) >= self.blocks
@@ -307,6 +323,7 @@ impl Builder {
         }
         let segments = k.div_ceil(SEGMENT);
         let share = Share::of(n, k);
+        let parts = n.div_ceil(GROUP).div_ceil(self.blocks) * if a.gated != 0 { 2 } else { 1 };
         draft.phase = Phase {
             kind: PRODUCT,
             fly: share.fly,
@@ -323,11 +340,11 @@ impl Builder {
             add: a.store.store,
             bias: a.store.bias,
             segments: segments as u32,
+            number: [0, 0, 0, 0, 0, 0, 0, held(segments, parts) as u32],
             ..Phase::default()
         };
-        let groups = n.div_ceil(GROUP).div_ceil(self.blocks) * if a.gated != 0 { 2 } else { 1 };
         self.x_bytes = self.x_bytes.max(rows * 2 * (2 * SEGMENT * segments + 64));
-        self.red_bytes = self.red_bytes.max(groups * GROUP * rows * 64);
+        self.red_bytes = self.red_bytes.max(parts * GROUP * rows * 64);
         self.blank |= !k.is_multiple_of(SEGMENT) || !n.is_multiple_of(GROUP);
         self.products += 1;
         Some(draft)
@@ -450,6 +467,9 @@ impl Builder {
             return None;
         }
         let input = self.read(a.logits, n, true)?;
+        // A key and its noise for each.
+        let room = n.next_multiple_of(SEGMENT);
+        self.x_bytes = self.x_bytes.max(8 * room);
         self.draws += 1;
         self.remembers |= a.history != 0;
         if a.next != 0 {
@@ -464,7 +484,7 @@ impl Builder {
             n: a.n,
             rows: 1,
             address: [a.rows, a.tokens, a.history, 0, 0, 0],
-            number: [a.columns, a.column, a.words, 0, 0, 0, 0, 0],
+            number: [a.columns, a.column, a.words, room as u32, 0, 0, 0, 0],
             ..Phase::default()
         };
         Some(Draft { phase, input: [Some(input), None], ..Draft::default() })
@@ -583,6 +603,28 @@ mod tests {
         assert_ne!(first.nap, second.nap);
         // A row of 512 fills half of a chunk.
         assert!(plan.blank && plan.slots == SLOTS);
+    }
+
+    #[test]
+    fn chunks_are_taken_by_counts_that_the_kernel_knows() {
+        let table = [
+            (1, 1, 2),
+            (1, 2, 2),
+            (1, 3, 4),
+            (1, 4, 4),
+            (1, 5, 6),
+            (1, 6, 6),
+            (1, 8, 4),
+            (1, 12, 6),
+            (2, 1, 2),
+            (2, 2, 4),
+            (2, 24, 4),
+            (3, 1, 3),
+            (6, 2, 4),
+        ];
+        for (segments, parts, expected) in table {
+            assert_eq!(held(segments, parts), expected, "{segments} segments, {parts} parts");
+        }
     }
 
     #[test]

@@ -55,6 +55,19 @@ DEV bf16 narrow(float x) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 64);
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
+// A quotient with the bits of a division, where it is neither tiny nor huge; without the call that a division has for those.
+DEV float quotient(float a, float b) {
+#ifdef VOCE_EMULATED
+    return a / b;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
+    y = __fmaf_rn(__fmaf_rn(-b, y, 1.0f), y, y);
+    float q = __fmul_rn(a, y);
+    q = __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
+    return __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
+#endif
+}
 DEV u32 narrow2(float a, float b) { return (u32)narrow(a) | (u32)narrow(b) << 16; }
 
 DEV float4 widen4(const uint2 v) { return {low(v.x), high(v.x), low(v.y), high(v.y)}; }

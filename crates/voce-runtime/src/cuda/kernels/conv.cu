@@ -284,7 +284,7 @@ struct DepthwiseArgs {
     Stream stream;
     Norm norm;
     u64 kernel, bias, out;
-    u32 rows, taps, act, out_stride, narrow, pad;
+    u32 rows, taps, act, out_stride, narrow, keeps;
 };
 
 // One block per output row, so that a norm can follow. Bound by reads of rows that the cache holds for their
@@ -340,6 +340,13 @@ KERNEL(depthwise4, DepthwiseArgs, 256) {
         if (tap >= a.taps) continue;
         const StreamRow r = stream_row(s, p, row - p.first_out + tap);
         if (mine && r.at) x[tap] = *reinterpret_cast<const float4*>(r.at + i);
+    }
+    // The stream's last row has seen all that the next one will see of the past.
+    if (a.keeps && mine && row - p.first_out + 1 == p.rows) {
+        float* past = at<float>(s.past) + (u64)(2 * p.slot + (p.half ^ 1)) * s.history * s.width + i;
+#pragma unroll
+        for (u32 tap = 1; tap < DEPTHWISE_TAPS; tap++)
+            if (tap < a.taps) *reinterpret_cast<float4*>(past + (u64)(tap - 1) * s.width) = x[tap];
     }
 #pragma unroll
     for (u32 tap = 0; tap < DEPTHWISE_TAPS; tap++) {

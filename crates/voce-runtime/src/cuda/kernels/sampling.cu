@@ -64,7 +64,7 @@ DEV float plain_ln(float x) {
         m = plain_mul(m, 0.5f);
         exponent++;
     }
-    const float s = plain_add(m, -1.0f) / plain_add(m, 1.0f);
+    const float s = quotient(plain_add(m, -1.0f), plain_add(m, 1.0f));
     const float z = plain_mul(s, s);
     float p = 0.11111111f;
     p = plain_add(plain_mul(p, z), 0.14285714f);
