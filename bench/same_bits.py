@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "crates/voce-models/tests/fixtures"
 TEXT = "Hello world. Go and look at the water! What is it, then? [pause:200ms] The 3rd of May."
 PRECISIONS = ["f32", "bf16", "int8", "int4"]
-ISAS = ["scalar", "avx2", "avxvnni", "avx512bw", "avx512", "amx"]
+ISAS = ["scalar", "neon", "dotprod", "i8mm", "avx2", "avxvnni", "avx512bw", "avx512", "amx"]
 # What differs between two runs of one build.
 CLOCKS = ("_ms", "ms", "rtf", "seconds_taken", "rss", "time", "load", "wall", "elapsed", "speed", "cpu")
 

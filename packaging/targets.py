@@ -9,6 +9,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Built against this C library where zig is the linker; any system since 2014 has it.
 OLD_GLIBC = (2, 17)
+# Profiles whose folder has another name than they.
+FOLDERS = {"dev": "debug", "test": "debug", "bench": "release"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +81,16 @@ def build(target, folder, profile):
     variable = target.triple.replace("-", "_")
     if target.system == "linux" and has_zig():
         command, promised = "zigbuild", OLD_GLIBC
+        # A linker or compiler of the caller's would be taken instead of zig, with the C library that it has.
+        for name in (f"CARGO_TARGET_{variable.upper()}_LINKER", f"CC_{variable}"):
+            env.pop(name, None)
         triple = f"{target.triple}.{OLD_GLIBC[0]}.{OLD_GLIBC[1]}"
     else:
         linker = compiler(target)
         env[f"CARGO_TARGET_{variable.upper()}_LINKER"] = linker
         env[f"CC_{variable}"] = linker
     subprocess.run(["cargo", command, "--locked", "-p", "voce", "--profile", profile, "--target", triple], cwd=ROOT, check=True, env=env)
-    return folder / target.triple / profile / target.executable, promised
+    return folder / target.triple / FOLDERS.get(profile, profile) / target.executable, promised
 
 
 def c_library(target, libraries):

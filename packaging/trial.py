@@ -14,6 +14,16 @@ import image
 
 EMULATORS = {"aarch64": ("qemu-aarch64-static", "qemu-aarch64"), "x86_64": ("qemu-x86_64-static", "qemu-x86_64")}
 SERVE_LIMIT_S = 60
+TEXT = "Hello there, I am Voce."
+# Levels that must say the same samples: by precision, and the first one's f32 on every platform.
+SAME_SAMPLES = {
+    "x86_64": {"f32": ("avx2", "avxvnni"), "int8": ("avx2", "avxvnni")},
+    "aarch64": {"f32": ("neon", "scalar"), "int8": ("dotprod", "i8mm")},
+}
+# A CPU of before AVX2 for the emulator, and the level that runs there.
+OLD_CPU, OLD_LEVEL = "Nehalem", "scalar"
+# Half a second of speech: the text takes longer.
+SAMPLES_AT_LEAST = 12_000
 
 
 class Failed(Exception):
@@ -44,7 +54,12 @@ def can_run(target):
 
 def command(target, binary):
     runner = emulator(target)
-    return [runner, str(binary)] if runner else [str(binary)]
+    if not runner:
+        return [str(binary)]
+    # Debian's cross compilers bring the C library that the emulated loader is to find.
+    libraries = pathlib.Path(f"/usr/{target.arch}-linux-gnu")
+    prefix = ["-L", str(libraries)] if target.system == "linux" and libraries.is_dir() else []
+    return [runner, *prefix, str(binary)]
 
 
 def run(what, arguments, expect=0, **options):
@@ -55,8 +70,52 @@ def run(what, arguments, expect=0, **options):
     return done.stdout
 
 
-def walk(out, target, version):
-    """Tries what was made for one platform; returns what could not be tried here, with the reasons."""
+def samples(what, inside, env, precision, level=None):
+    """What the built-in voice says, as f32; a `LookupError` where the CPU lacks the level."""
+    say = ["say", "--precision", precision, "--threads", "1", "--seed", "7", "--temperature", "0.6", "--format", "f32", "-o", "-", TEXT]
+    env = env | ({"VOCE_CPU": level} if level else {})
+    done = subprocess.run([str(a) for a in [*inside, *say]], env=env, capture_output=True)
+    told = done.stderr.decode(errors="replace")
+    if done.returncode != 0 and "this CPU has no" in told:
+        raise LookupError(f"this CPU has no {level}")
+    if done.returncode != 0 or len(done.stdout) < SAMPLES_AT_LEAST * 4:
+        raise Failed(f"{what}: say on {level or 'its best level'} ended with {done.returncode} and {len(done.stdout) // 4} samples:\n{told[-2000:]}")
+    return done.stdout
+
+
+def levels(what, inside, env, arch):
+    """Compares what levels say that must say the same; returns the f32 samples, and what could not be compared."""
+    reference, untried = None, []
+    for precision, names in SAME_SAMPLES[arch].items():
+        first = None
+        for name in names:
+            try:
+                said = samples(what, inside, env, precision, name)
+            except LookupError as error:
+                untried.append(f"{what}, {precision} on {name}: {error}")
+                continue
+            first = first or said
+            if said != first:
+                raise Failed(f"{what}: {name} says other samples in {precision} than {names[0]}")
+            if precision == "f32":
+                reference = first
+    return reference, untried
+
+
+def old_cpu(binary, env):
+    """On a CPU without AVX2 the portable kernels run, and say what they say on a new one; returns what was not tried."""
+    runner = next((path for name in EMULATORS["x86_64"] if (path := shutil.which(name))), None)
+    if runner is None:
+        return [f"a CPU without AVX2 was not tried: {EMULATORS['x86_64'][0]} is not installed"]
+    old = samples("an old CPU", [runner, "-cpu", OLD_CPU, binary], env, "f32")
+    if old != samples("the portable kernels", [binary], env, "f32", OLD_LEVEL):
+        raise Failed("a CPU without AVX2 says other samples than the portable kernels here")
+    return []
+
+
+def walk(out, target, version, said):
+    """Tries what was made for one platform, and compares its samples with those that platforms before it `said`; returns
+    what could not be tried here, with the reasons."""
     untried = []
     try:
         emulator(target)
@@ -68,7 +127,7 @@ def walk(out, target, version):
             windows(out, target, version, folder)
             return untried
         if target.arch == platform.machine():
-            installed(out, version, folder / "prefix")
+            untried += installed(out, target, version, folder / "prefix")
         else:
             untried.append(f"install.sh was not run for {target.name}: it is a foreign platform here")
         if shutil.which("dpkg-deb"):
@@ -76,13 +135,20 @@ def walk(out, target, version):
         else:
             untried.append(f"the Debian package of {target.name} was not unpacked: dpkg-deb is not installed")
         try:
-            in_image(out, target, version, folder / "root")
+            reference, missing = in_image(out, target, version, folder / "root")
+            untried += missing
+            for other, samples_of_other in said.items():
+                if reference and samples_of_other != reference:
+                    raise Failed(f"{target.name} says other samples in f32 than {other}")
+            if reference:
+                said[target.name] = reference
         except LookupError as error:
             untried.append(f"the image of {target.name} was not run: {error}")
     return untried
 
 
-def installed(out, version, prefix):
+def installed(out, target, version, prefix):
+    """Installs, speaks and uninstalls; returns what could not be tried."""
     run("install.sh", ["sh", out / "install.sh", "--from", out, "--prefix", prefix])
     told = run("the installed voce", [prefix / "bin/voce", "--version"]).strip()
     if told != f"voce {version}":
@@ -90,10 +156,13 @@ def installed(out, version, prefix):
     run("install.sh, a second time", ["sh", out / "install.sh", "--from", out, "--prefix", prefix])
     home = prefix.with_name("home")
     home.mkdir()
-    run("the installed voce demo", [prefix / "bin/voce", "demo"], env={"HOME": str(home), "PATH": "/usr/bin:/bin"})
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "VOCE_DEVICE": "cpu"}
+    run("the installed voce demo", [prefix / "bin/voce", "demo"], env=env)
+    untried = old_cpu(prefix / "bin/voce", env) if target.arch == "x86_64" else []
     run("install.sh --uninstall", ["sh", out / "install.sh", "--prefix", prefix, "--uninstall"])
     if left := [p for p in prefix.rglob("*") if not p.is_dir()]:
         raise Failed(f"install.sh --uninstall leaves {left}")
+    return untried
 
 
 def package(out, target, version, folder):
@@ -106,7 +175,8 @@ def package(out, target, version, folder):
 
 
 def in_image(out, target, version, root):
-    """The image's own file system, as its user: it speaks, and it does not serve others without a key."""
+    """The image's own file system, as its user: it speaks, and it does not serve others without a key. Returns its f32
+    samples, and what could not be compared."""
     read = image.Image(out / f"voce-{version}-image.tar")
     root.mkdir()
     arch = image.ARCHITECTURES[target.arch]
@@ -124,12 +194,13 @@ def in_image(out, target, version, root):
         shutil.copy(runner, root / "emulator")
     inside = [chroot, f"--userspec={config['User']}", root, *(["/emulator"] if runner else []), *config["Entrypoint"]]
     env = dict(item.partition("=")[::2] for item in config["Env"])
-    told = run("the image's voce demo", [*inside, "demo"], env=env)
+    run("the image's voce demo", [*inside, "demo"], env=env)
+    compared = levels(f"the image of {target.name}", inside, env, target.arch)
     refused = run("the image without a key", [*inside, *config["Cmd"]], expect=2, env=env, timeout=SERVE_LIMIT_S)
     if "key" not in refused:
         raise Failed(f"the image does not start without a key, and does not say why: {refused}")
     answers(inside, env)
-    return told
+    return compared
 
 
 def answers(inside, env):

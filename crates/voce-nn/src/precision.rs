@@ -45,6 +45,18 @@ impl Precision {
                 Precision::Bf16,
                 "without vector products of bytes, floats are several times as fast as int8; bf16 reads half of what f32 does",
             ),
+            Isa::Neon => (
+                Precision::Int8,
+                "bytes are multiplied at the rate of f32, and a quarter of the memory is read",
+            ),
+            Isa::Dotprod => (
+                Precision::Int8,
+                "sdot multiplies four bytes for every float of f32, and a quarter of the memory is read",
+            ),
+            Isa::I8mm => (
+                Precision::Int8,
+                "smmla multiplies eight bytes for every float of f32, and a quarter of the memory is read",
+            ),
             Isa::Avx2 => (
                 Precision::Int8,
                 "pairs of bytes are multiplied at 1.6 times the rate of f32, and a quarter of the memory is read",
@@ -119,8 +131,8 @@ impl Formats {
         let conv = if isa >= Isa::Amx { Format::Bf16 } else { Format::F32 };
         // Where registers are narrow or lack VNNI, convolutions in f32 would be the larger part of a codec's time.
         let codec = match isa {
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Bw => Format::Int8,
-            Isa::Scalar | Isa::Avx512 | Isa::Amx => conv,
+            Isa::Dotprod | Isa::I8mm | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Bw => Format::Int8,
+            Isa::Scalar | Isa::Neon | Isa::Avx512 | Isa::Amx => conv,
         };
         let small = |backbone| Formats {
             backbone,
@@ -187,7 +199,7 @@ mod tests {
     #[test]
     fn codecs_convolve_bytes_only_where_floats_are_slow_and_bytes_were_asked_for() {
         for isa in Isa::ALL {
-            let narrow = [Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw].contains(&isa);
+            let narrow = [Isa::Dotprod, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw].contains(&isa);
             for precision in Precision::ON_CPU {
                 let f = Formats::new(precision, isa);
                 let small = matches!(precision, Precision::Int8 | Precision::Int4);

@@ -6,7 +6,9 @@ use crate::Isa;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// `VOCE_CPU` holds a name that is not an instruction set.
-    #[error("unknown instruction set '{0}': use scalar, avx2, avxvnni, avx512bw, avx512 or amx")]
+    #[error(
+        "unknown instruction set '{0}': use scalar; on ARM neon, dotprod or i8mm; on x86 avx2, avxvnni, avx512bw, avx512 or amx"
+    )]
     UnknownIsa(String),
     /// `VOCE_CPU` asks for something this CPU lacks.
     #[error("this CPU has no {0}: unset VOCE_CPU or choose one that `voce doctor` lists")]

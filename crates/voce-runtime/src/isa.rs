@@ -11,8 +11,14 @@ pub const CPU_ENV: &str = "VOCE_CPU";
 /// An instruction set level, in the order in which the best is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Portable code; on aarch64 the compiler turns it into NEON.
+    /// Portable code.
     Scalar,
+    /// 128-bit NEON, which every 64-bit ARM CPU has.
+    Neon,
+    /// NEON with products of four bytes at once (`sdot`): ARM's and Apple's CPUs since 2018.
+    Dotprod,
+    /// NEON with `sdot` and products of byte matrices (`smmla`): ARM's servers since 2020, Apple's M2.
+    I8mm,
     /// 256-bit AVX2 with FMA.
     Avx2,
     /// AVX2 with the integer products of AVX-VNNI, still 256 bit: Intel's CPUs without AVX-512 since 2021.
@@ -27,7 +33,17 @@ pub enum Isa {
 
 impl Isa {
     /// Every level, weakest first.
-    pub const ALL: [Isa; 6] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 9] = [
+        Isa::Scalar,
+        Isa::Neon,
+        Isa::Dotprod,
+        Isa::I8mm,
+        Isa::Avx2,
+        Isa::AvxVnni,
+        Isa::Avx512Bw,
+        Isa::Avx512,
+        Isa::Amx,
+    ];
 
     /// Whether this CPU (and operating system) can run the level.
     pub fn supported(self) -> bool {
@@ -49,7 +65,13 @@ impl Isa {
             Isa::Avx512 => Isa::Avx512Bw.supported() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.supported() && crate::simd::amx::permitted(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => Isa::Neon.supported() && std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => Isa::Dotprod.supported() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            // Levels of other architectures.
             _ => false,
         }
     }
@@ -84,6 +106,9 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Dotprod => "dotprod",
+            Isa::I8mm => "i8mm",
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512Bw => "avx512bw",

@@ -2,7 +2,7 @@
 
 mod suite;
 
-use suite::{Rng, arena, each_exec, error, wide};
+use suite::{Rng, arena, devices, each_exec, error, wide};
 use voce_runtime::{
     Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, LinearOp, Matrix, Snake, Span,
     reference,
@@ -177,7 +177,7 @@ fn a_convolution_of_activated_rows_is_the_two_ops_where_an_executor_has_it() {
             }
         }
     });
-    assert!(fused >= 30, "{fused} convolutions");
+    assert!(fused >= 30 || devices().is_empty(), "{fused} convolutions");
 }
 
 #[test]

@@ -39,7 +39,7 @@ Examples:
 
 Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 3 done but for some
 of a list, 130 interrupted.
-Results go to standard output, talk to standard error. VOCE_CPU=scalar|avx2|avxvnni|avx512bw|avx512|amx forces an instruction set."
+Results go to standard output, talk to standard error. VOCE_CPU=NAME forces an instruction set that `voce doctor` lists."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

@@ -81,7 +81,7 @@ fn build() -> Result<PathBuf, CudaError> {
     let hash = {
         use std::hash::{Hash, Hasher};
         let mut h = std::hash::DefaultHasher::new();
-        (&unit, scheduler, FLAGS, portable).hash(&mut h);
+        (&unit, scheduler, FLAGS, portable, std::env::consts::ARCH).hash(&mut h);
         h.finish()
     };
     let folder = std::env::temp_dir().join(format!("voce-emulator-{hash:016x}"));

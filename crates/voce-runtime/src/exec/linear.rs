@@ -6,7 +6,7 @@ use crate::pool::share;
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{Activation, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
+use crate::simd::{Activation, ByteRows, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -238,8 +238,10 @@ impl Exec {
 pub(super) enum OperandKind {
     F32,
     Bf16,
-    BiasedBytes,
+    /// As the kernels quantise them for int8 weights, one for each input.
+    Bytes,
     SplitBytes,
+    /// With a sum for each group, for int4 weights.
     SignedBytes,
 }
 
@@ -249,8 +251,8 @@ impl OperandKind {
             Format::F32 => OperandKind::F32,
             Format::Bf16 if kernels.bf16_activations => OperandKind::Bf16,
             Format::Bf16 | Format::Fp8 => OperandKind::F32,
-            Format::Int8 if kernels.split_rows => OperandKind::SplitBytes,
-            Format::Int8 => OperandKind::BiasedBytes,
+            Format::Int8 if kernels.byte_rows == ByteRows::Split => OperandKind::SplitBytes,
+            Format::Int8 => OperandKind::Bytes,
             Format::Int4 => OperandKind::SignedBytes,
         }
     }
@@ -270,7 +272,7 @@ impl OperandLayout {
         let row = match kind {
             OperandKind::F32 => w.kp * 4,
             OperandKind::Bf16 => w.kp * 2,
-            OperandKind::BiasedBytes | OperandKind::SignedBytes => w.kp,
+            OperandKind::Bytes | OperandKind::SignedBytes => w.kp,
             OperandKind::SplitBytes => split_row_bytes(w.kp),
         }
         .next_multiple_of(64);
@@ -391,7 +393,7 @@ impl Prepare {
                     (kn.map_bf16)(x, self.k, act, a.cast());
                     std::slice::from_raw_parts_mut(a.cast::<u16>().add(self.k), self.kp - self.k).fill(0);
                 }
-                OperandKind::BiasedBytes | OperandKind::SplitBytes => {
+                OperandKind::Bytes | OperandKind::SplitBytes => {
                     *place.scales.add(r) = (kn.quantize_int8)(x, self.k, self.kp, a);
                 }
                 OperandKind::SignedBytes => {

@@ -264,7 +264,7 @@ pub unsafe fn bf16(g: &Gemm) {
 pub unsafe fn int8(g: &Gemm) {
     unsafe {
         if g.m < MIN_ROWS {
-            return super::integer::int8_avx512(g);
+            return super::x86_products::int8_avx512(g);
         }
         const WIDTH: usize = 4 * LANES;
         #[repr(align(64))]

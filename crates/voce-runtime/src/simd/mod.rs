@@ -9,12 +9,18 @@
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
 pub mod attention;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod dots;
 pub mod gemm;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod integer;
 pub mod lanes;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
+#[cfg(target_arch = "aarch64")]
+pub mod neon_dots;
+#[cfg(target_arch = "aarch64")]
+pub mod neon_products;
 pub mod quant;
 pub mod select;
 pub mod snake;
@@ -24,6 +30,10 @@ pub mod taps;
 pub mod vector;
 #[cfg(target_arch = "x86_64")]
 pub mod x86;
+#[cfg(target_arch = "x86_64")]
+pub mod x86_dots;
+#[cfg(target_arch = "x86_64")]
+pub mod x86_products;
 
 use gemm::{Bf16Panels, F32Panels, Gemm};
 use lanes::Portable;
@@ -127,6 +137,17 @@ pub struct Taps2d {
     pub bias: *const f32,
 }
 
+/// What `quantize_int8` writes and int8 products read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteRows {
+    /// Bytes with 128 added: for products of unsigned by signed bytes.
+    Biased,
+    /// Signed bytes.
+    Signed,
+    /// Signed bytes, and behind them what was taken from pairs that are too large for 16 bits.
+    Split,
+}
+
 /// Epilogue of `m` rows by `n` values.
 pub type EpilogueFn = unsafe fn(Rows<*const f32>, usize, usize, &Epilogue, Rows<*mut f32>);
 
@@ -140,8 +161,8 @@ pub struct Kernels {
     pub gemm_f32: unsafe fn(&Gemm),
     /// bf16 weights.
     pub gemm_bf16: unsafe fn(&Gemm),
-    /// Whether int8 products take rows of `split` or biased bytes.
-    pub split_rows: bool,
+    /// The rows that int8 products take.
+    pub byte_rows: ByteRows,
     /// int8 weights, activations as `quantize_int8` writes them.
     pub gemm_int8: unsafe fn(&Gemm),
     /// int4 weights, signed-byte activations.
@@ -152,7 +173,7 @@ pub struct Kernels {
     pub map: unsafe fn(*const f32, usize, Activation, *mut f32),
     /// Activation of one row, to bf16.
     pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
-    /// Row to biased bytes, or to a split row.
+    /// Row to bytes as `byte_rows` says.
     pub quantize_int8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
@@ -273,13 +294,15 @@ instantiate!(portable, Portable);
 instantiate!(avx2, x86::Avx2, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 instantiate!(avx512, x86::Avx512, "avx512f,avx512bw,avx512dq,avx512vl");
+#[cfg(target_arch = "aarch64")]
+instantiate!(lanes_neon, neon::Neon, "neon");
 
 macro_rules! table {
     ($isa:expr, $module:ident, $int8:expr, $int4:expr) => {
         Kernels {
             isa: $isa,
             bf16_activations: false,
-            split_rows: false,
+            byte_rows: ByteRows::Biased,
             gemm_f32: $module::gemm_f32,
             gemm_bf16: $module::gemm_bf16,
             gemm_int8: $int8,
@@ -309,20 +332,21 @@ macro_rules! table {
 static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, quant::int4_portable);
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
-    split_rows: true,
+    byte_rows: ByteRows::Split,
     quantize_int8: split::quantize_avx2,
-    ..table!(Isa::Avx2, avx2, integer::int8_avx2, integer::int4_avx2)
+    ..table!(Isa::Avx2, avx2, x86_products::int8_avx2, x86_products::int4_avx2)
 };
 #[cfg(target_arch = "x86_64")]
-static AVX_VNNI: Kernels = table!(Isa::AvxVnni, avx2, integer::int8_avx_vnni, integer::int4_avx_vnni);
+static AVX_VNNI: Kernels =
+    table!(Isa::AvxVnni, avx2, x86_products::int8_avx_vnni, x86_products::int4_avx_vnni);
 #[cfg(target_arch = "x86_64")]
 static AVX512BW: Kernels = Kernels {
-    split_rows: true,
+    byte_rows: ByteRows::Split,
     quantize_int8: split::quantize_avx512,
-    ..table!(Isa::Avx512Bw, avx512, integer::int8_avx512bw, integer::int4_avx512bw)
+    ..table!(Isa::Avx512Bw, avx512, x86_products::int8_avx512bw, x86_products::int4_avx512bw)
 };
 #[cfg(target_arch = "x86_64")]
-static AVX512: Kernels = table!(Isa::Avx512, avx512, integer::int8_avx512, integer::int4_avx512);
+static AVX512: Kernels = table!(Isa::Avx512, avx512, x86_products::int8_avx512, x86_products::int4_avx512);
 #[cfg(target_arch = "x86_64")]
 static AMX: Kernels = Kernels {
     isa: Isa::Amx,
@@ -330,8 +354,26 @@ static AMX: Kernels = Kernels {
     gemm_bf16: amx::bf16,
     gemm_int8: amx::int8,
     release: amx::release,
-    ..table!(Isa::Amx, avx512, integer::int8_avx512, integer::int4_avx512)
+    ..table!(Isa::Amx, avx512, x86_products::int8_avx512, x86_products::int4_avx512)
 };
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! neon_table {
+    ($isa:expr, $int8:ident, $int4:ident) => {
+        Kernels {
+            byte_rows: ByteRows::Signed,
+            quantize_int8: neon_products::quantize_signed,
+            ..table!($isa, lanes_neon, neon_products::$int8, neon_products::$int4)
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+static NEON: Kernels = neon_table!(Isa::Neon, int8_neon, int4_neon);
+#[cfg(target_arch = "aarch64")]
+static DOTPROD: Kernels = neon_table!(Isa::Dotprod, int8_dotprod, int4_dotprod);
+#[cfg(target_arch = "aarch64")]
+static I8MM: Kernels = neon_table!(Isa::I8mm, int8_i8mm, int4_i8mm);
 
 /// Bytes of a split row of `k` inputs; no table outside x86-64 takes any.
 pub fn split_row_bytes(k: usize) -> usize {
@@ -356,7 +398,13 @@ pub fn kernels(isa: Isa) -> &'static Kernels {
         Isa::Avx512 => &AVX512,
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => &AMX,
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &NEON,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Dotprod => &DOTPROD,
+        #[cfg(target_arch = "aarch64")]
+        Isa::I8mm => &I8MM,
+        // Levels of other architectures, which are never supported here.
         _ => &PORTABLE,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Int8 takes activations as unsigned bytes with a bias of 128, because VNNI and AMX multiply unsigned
 //! by signed; the bias is taken out with the precomputed sums of the weights. Without VNNI, x86 takes
-//! rows of `split` instead. Int4 keeps weights as unsigned nibbles (0..=15, meaning -8..=7) and takes
+//! rows of `split` instead, and NEON takes signed ones. Int4 keeps weights as unsigned nibbles (0..=15, meaning -8..=7) and takes
 //! signed activations. Integer sums are exact, so every implementation gives the same bits.
 
 use super::gemm::Gemm;
@@ -93,7 +93,7 @@ pub unsafe fn int4_portable(g: &Gemm) {
 mod tests {
     use super::*;
     use crate::Isa;
-    use crate::simd::{Kernels, kernels};
+    use crate::simd::{ByteRows, Kernels, kernels};
 
     /// Bytes of both signs: the extremes, and values of no pattern.
     const BYTES: [fn(usize, usize) -> i8; 9] = [
@@ -190,7 +190,11 @@ mod tests {
                 };
                 for isa in Isa::available() {
                     let kn = kernels(isa);
-                    case.rows = if kn.split_rows { split_rows(&biased, k) } else { biased.clone() };
+                    case.rows = match kn.byte_rows {
+                        ByteRows::Biased => biased.clone(),
+                        ByteRows::Signed => biased.iter().map(|b| b ^ 0x80).collect(),
+                        ByteRows::Split => split_rows(&biased, k),
+                    };
                     assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
                 }
             }
