@@ -91,7 +91,7 @@ fn status(code: &str) -> Status {
 impl From<EngineError> for Fault {
     fn from(e: EngineError) -> Self {
         let status = match (&e, status(e.code())) {
-            // What is wrong with a file's audio is no request that makes no sense.
+            // Broken audio in a file is the file's fault, not the request's.
             (EngineError::Audio { .. }, Status::BadRequest) => Status::BadAudio,
             (_, status) => status,
         };

@@ -72,4 +72,4 @@ pub use voce_models::stage;
 pub use voce_nn::Precision;
 pub use voce_runtime::Isa;
 pub use voce_runtime::cuda::Device;
-pub use wait::wait_for;
+pub use wait::{unpark_waker, wait_for};

@@ -15,6 +15,11 @@ impl Wake for Unpark {
     }
 }
 
+/// A waker that unparks the thread which asks for it.
+pub fn unpark_waker() -> Waker {
+    Waker::from(Arc::new(Unpark(std::thread::current())))
+}
+
 /// Waits on this thread until `poll` has something, as soon as its waker is called and at least every `every`; `look` is
 /// asked each time before it waits, and its error ends the waiting.
 pub fn wait_for<T, E>(
@@ -22,7 +27,7 @@ pub fn wait_for<T, E>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     mut look: impl FnMut() -> Result<(), E>,
 ) -> Result<T, E> {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = unpark_waker();
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(value) = poll(&mut cx) {

@@ -39,7 +39,7 @@ pub enum Out {
     Lines(Mutex<Box<dyn Write + Send>>),
 }
 
-/// What is done, by which model and how.
+/// The task, its model and its settings.
 pub struct Bulk<'a> {
     /// The model.
     pub model: &'a Model,

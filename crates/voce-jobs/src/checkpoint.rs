@@ -7,10 +7,10 @@ use crate::formats::HeardSegment;
 /// First bytes; the last one is the version.
 const MAGIC: [u8; 8] = *b"vocechk1";
 
-/// Where a recording can be gone on with.
+/// A point of a recording from which hearing can go on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// What was heard; the stream may tell the last of it again.
+    /// What was heard up to there. A stream that goes on may tell the last segment again.
     pub segments: Vec<HeardSegment>,
     /// Samples that the stream has had.
     pub samples: u64,

@@ -13,7 +13,7 @@ pub enum JobError {
     Audio {
         /// The input.
         name: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         source: AudioError,
     },
     /// The engine refused it or broke off.
@@ -38,7 +38,7 @@ pub enum JobError {
     Stopped,
 }
 
-/// What is wrong, with the input's name once.
+/// The error as text, which names the input once.
 fn named(name: &str, source: &AudioError) -> String {
     let text = source.to_string();
     if text.contains(name) { text } else { format!("{name}: {text}") }

@@ -1,13 +1,11 @@
 //! One recording, heard by one thread: it feeds the stream, reads its events, and keeps checkpoints.
 
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use voce_audio::{DecodeLimits, Decoder, MonoStream, Source};
-use voce_engine::EngineError;
 use voce_engine::listener::{AudioSender, ListenEvent, ListenRequest, Listener, TranscriptStream};
+use voce_engine::{EngineError, unpark_waker};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::JobError;
@@ -15,7 +13,7 @@ use crate::formats::{Heard, HeardSegment};
 use crate::unit::{Input, Unit};
 
 /// How often somebody who waits for the model looks whether to go on.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// How long to wait for an engine that is busy.
 const BUSY: Duration = Duration::from_millis(1);
@@ -37,30 +35,6 @@ pub trait Watch: Sync {
     /// Where to go on, if this unit was begun before.
     fn found(&self) -> Option<Checkpoint> {
         None
-    }
-}
-
-/// Wakes a thread that is parked.
-pub(crate) struct Unpark(Thread);
-
-impl Unpark {
-    /// Of the current thread.
-    pub(crate) fn waker() -> Waker {
-        Waker::from(Arc::new(Unpark(std::thread::current())))
-    }
-
-    /// Waits for a wake-up, or until it is time to look around.
-    pub(crate) fn rest() {
-        std::thread::park_timeout(LOOK);
-    }
-}
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }
 
@@ -190,7 +164,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn run(&mut self, sender: AudioSender, mut samples: Samples<'_>) -> Result<(), JobError> {
-        let waker = Unpark::waker();
+        let waker = unpark_waker();
         let mut cx = Context::from_waker(&waker);
         let (mut block, mut sent) = (Vec::new(), 0);
         let mut sender = Some(sender);
@@ -228,7 +202,7 @@ impl Work<'_> {
                     Poll::Pending => {}
                 }
             }
-            Unpark::rest();
+            std::thread::park_timeout(LOOK);
         }
     }
 

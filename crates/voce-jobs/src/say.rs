@@ -1,15 +1,13 @@
 //! One text, spoken into an output.
 
-use std::task::{Context, Poll};
-
 use sha2::{Digest as _, Sha256};
 use voce_audio::encode::sink_to;
 use voce_audio::output::Output;
 use voce_audio::{AudioError, AudioFormat};
-use voce_engine::{Speaker, VoiceChoice};
+use voce_engine::{Speaker, VoiceChoice, wait_for};
 
 use crate::error::JobError;
-use crate::hear::{Unpark, Watch, patiently};
+use crate::hear::{LOOK, Watch, patiently};
 use crate::unit::{Input, SaySettings, Unit};
 
 /// What was spoken.
@@ -42,23 +40,14 @@ pub fn say<O: Output + 'static>(
     let mut stream = patiently(watch, || speaker.speak(text, &request))?;
     let rate = speaker.info().sample_rate;
     let mut sink = sink_to(open()?, format, rate as u32).map_err(JobError::Encode)?;
-    let waker = Unpark::waker();
-    let mut cx = Context::from_waker(&waker);
+    let go_on = || if watch.stop() { Err(JobError::Stopped) } else { Ok(()) };
     let mut samples = 0usize;
-    loop {
-        if watch.stop() {
-            return Err(JobError::Stopped);
-        }
-        match stream.poll_next(&mut cx) {
-            Poll::Ready(Some(chunk)) => {
-                let chunk = chunk?;
-                sink.write(&chunk.samples).map_err(JobError::Encode)?;
-                samples += chunk.samples.len();
-                watch.at(samples as f64 / rate as f64);
-            }
-            Poll::Ready(None) => break,
-            Poll::Pending => Unpark::rest(),
-        }
+    while let Some(chunk) = wait_for(LOOK, |cx| stream.poll_next(cx), go_on)? {
+        let chunk = chunk?;
+        sink.write(&chunk.samples).map_err(JobError::Encode)?;
+        samples += chunk.samples.len();
+        watch.at(samples as f64 / rate as f64);
+        go_on()?;
     }
     sink.finish().map_err(JobError::Encode)?;
     Ok(Said { seconds: samples as f64 / rate as f64, unended: stream.stats().unended })
