@@ -14,6 +14,7 @@ pub mod fuzz;
 
 mod core;
 mod deepgram;
+mod handover;
 mod moshi;
 mod openai;
 mod page;
@@ -30,4 +31,8 @@ pub use crate::core::otlp::OtlpOptions;
 pub use crate::core::routes::{RouteInfo, route_table};
 pub use crate::core::server::{Ended, ServeError, Server, ServerOptions};
 pub use crate::core::state::Models;
+pub use crate::handover::{
+    HANDOVER_BYTES, HANDOVER_TIME, HandoverError, HandoverOptions, MAX_PARCEL, MAX_PARCELS, MIN_SECRET,
+    Secret,
+};
 pub use crate::moshi::rooms::RoomsOptions;

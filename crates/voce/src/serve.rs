@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod broken;
 mod check;
+mod handover;
 mod models;
 mod moshi;
 mod moshi_config;
@@ -221,6 +222,7 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         static_dir: static_dir(settings),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
+        handover: handover::options(settings)?,
     })
 }
 

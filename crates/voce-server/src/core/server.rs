@@ -17,6 +17,7 @@ use super::mounts::{Mount, MountError, Mounts};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, agent, limits, routes, vigil};
+use crate::handover::HandoverOptions;
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub struct ServerOptions {
     pub otlp: Option<OtlpOptions>,
     /// What is kept of streams.
     pub journal: JournalOptions,
+    /// How streams move to other machines, if they do.
+    pub handover: Option<HandoverOptions>,
 }
 
 impl Default for ServerOptions {
@@ -72,6 +75,7 @@ impl Default for ServerOptions {
             static_dir: None,
             otlp: None,
             journal: JournalOptions::default(),
+            handover: None,
         }
     }
 }
@@ -221,6 +225,15 @@ impl Server {
         let router = routes::router(state.clone(), echoes);
         if let Some(wyoming) = wyoming {
             tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
+        }
+        if let Some(handover) = state.handover.clone() {
+            let (drain, session) = (state.drain.clone(), state.drain.clone());
+            tokio::spawn(async move {
+                drain.begun().await;
+                // The server waits for it as for a session.
+                let _session = session.session();
+                handover.forward().await;
+            });
         }
         if let Some(listener) = agent {
             tokio::spawn(agent::run(listener, state.clone()));
