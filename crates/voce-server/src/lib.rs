@@ -7,6 +7,7 @@
 pub mod ears;
 pub mod mouth;
 pub mod partner;
+pub mod route;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -23,7 +23,8 @@ use voce_server::{
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use settings::{Settings, pairs, seconds};
+pub(crate) use settings::seconds;
+use settings::{Settings, pairs};
 
 /// Arguments of `voce serve`.
 #[derive(Debug, Args)]
@@ -349,7 +350,7 @@ async fn open(console: Console, options: ServerOptions, settings: Settings, stor
 }
 
 /// Waits for the first signal. The second one ends the process, as in every command.
-async fn stopped() {
+pub(crate) async fn stopped() {
     let mut look = tokio::time::interval(Duration::from_millis(50));
     while !crate::interrupt::raised() {
         look.tick().await;

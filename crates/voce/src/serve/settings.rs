@@ -342,7 +342,7 @@ fn one_or_several<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D
 }
 
 /// A time such as `30`, `30s`, `5m`, `1h`.
-pub(super) fn seconds(text: &str) -> Outcome<Duration> {
+pub(crate) fn seconds(text: &str) -> Outcome<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let scale = match unit {
         "" | "s" => 1.0,
