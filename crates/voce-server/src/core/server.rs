@@ -235,12 +235,15 @@ impl Server {
                 handover.forward().await;
             });
         }
-        if let Some(listener) = agent {
-            tokio::spawn(agent::run(listener, state.clone()));
-        }
-        let telemetry = state.telemetry.clone();
+        let agent = agent.map(|listener| tokio::spawn(agent::run(listener, state.clone())));
+        let (telemetry, drain) = (state.telemetry.clone(), state.drain.clone());
         accept::run(lobby.listener, router, state).await;
         end.abort();
+        // Its port is free when the server has gone, however early that is.
+        drain.end();
+        if let Some(agent) = agent {
+            let _ = agent.await;
+        }
         telemetry.flush().await;
         broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
     }

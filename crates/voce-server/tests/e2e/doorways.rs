@@ -183,6 +183,10 @@ impl Told {
     /// Words in order.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
+        // The older RNN-T route says all of it again and again.
+        if let Some(all) = self.lasting.iter().rev().find_map(|value| value["transcription"].as_str()) {
+            return all.split_whitespace().map(str::to_owned).collect();
+        }
         for value in &self.lasting {
             let texts =
                 [&value["text"], &value["channel"]["alternatives"][0]["transcript"], &value["transcript"]];
