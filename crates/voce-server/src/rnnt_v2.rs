@@ -116,9 +116,9 @@ async fn talk(
                 Step::Event(ListenEvent::Final(segment)) => {
                     said = join(&said, &segment.text);
                     let status = if is_closing { "Active" } else { "Paused" };
+                    // Every answer has the whole text so far: the next one replaces it.
                     let message = reply(&said, status, None, &Value::Null).to_string();
-                    let sent = if is_closing { wire.passing(message.into()).await } else { wire.text(message).await };
-                    sent.map_err(|_| None)?;
+                    wire.passing(message.into()).await.map_err(|_| None)?;
                 }
                 Step::Event(_) | Step::Room => {}
                 Step::Saved(saved) => {

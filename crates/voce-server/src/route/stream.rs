@@ -372,7 +372,8 @@ fn is_passing(message: &Message) -> bool {
     match message {
         Message::Binary(bytes) => bytes.get(1..).is_some_and(|b| b.starts_with(b"\xa4type\xa4Step")),
         Message::Text(text) => {
-            has(text.as_bytes(), b"\"is_final\":false") || has(text.as_bytes(), b"\"status\":\"Active\"")
+            let is = |what: &str| has(text.as_bytes(), what.as_bytes());
+            is("\"is_final\":false") || is("\"status\":\"Active\"") || is("\"status\":\"Paused\"")
         }
         _ => true,
     }
@@ -397,6 +398,8 @@ mod tests {
         assert!(!is_passing(&Message::binary(Vec::new())));
         assert!(is_passing(&Message::text(r#"{"is_final":false,"type":"Results"}"#)));
         assert!(is_passing(&Message::text(r#"{"status":"Active"}"#)));
+        assert!(is_passing(&Message::text(r#"{"status":"Paused"}"#)));
+        assert!(!is_passing(&Message::text(r#"{"status":"Complete"}"#)));
         assert!(!is_passing(&Message::text(r#"{"is_final":true,"type":"Results"}"#)));
     }
 

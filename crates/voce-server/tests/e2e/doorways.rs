@@ -142,7 +142,9 @@ impl Door {
 
     /// Whether a message may be told in other pieces the next time.
     pub(crate) fn is_passing(self, value: &Value) -> bool {
-        value["type"] == "Step" || value["is_final"] == false || value["status"] == "Active"
+        ["Active", "Paused"].iter().any(|status| value["status"] == *status)
+            || value["type"] == "Step"
+            || value["is_final"] == false
     }
 
     /// Whether a message is the last one.
