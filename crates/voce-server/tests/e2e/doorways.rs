@@ -9,9 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio_tungstenite::connect_async;
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::handshake::client::Response;
 use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use voce_audio::{DecodeLimits, decode_file, resample};
 use voce_engine::listener::{Listener, ListenerOptions};
 use voce_engine::store::{Settings, Store};
@@ -218,6 +220,18 @@ pub(crate) async fn connect(
     connect_async(request).await.map(|(socket, _)| Socket(socket))
 }
 
+/// Connects; a balancer that does not know yet who is there is asked again, as its clients do.
+async fn reach(url: &str) -> (WebSocketStream<MaybeTlsStream<TcpStream>>, Response) {
+    loop {
+        match connect_async(url).await {
+            Ok(connected) => return connected,
+            Err(Error::Http(response)) if response.status() == 503 => {}
+            Err(other) => panic!("{url}: {other}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// A stream from its first message to its last. Goes on with its token at `again` when it is told that it has moved; `pace` is
 /// the time between two messages; `sent` is told how many were sent.
 pub(crate) async fn client(
@@ -230,7 +244,7 @@ pub(crate) async fn client(
 ) -> Told {
     let mut told = Told::default();
     let (mut next, mut heard) = (0, None::<Instant>);
-    let mut socket = connect(at, door.path(), &[]).await.unwrap();
+    let mut socket = Socket(reach(&format!("ws://{at}{}", door.path())).await.0);
     let mut clock = tokio::time::interval(pace.max(Duration::from_micros(1)));
     loop {
         let received = tokio::select! {
@@ -255,15 +269,7 @@ pub(crate) async fn client(
                 told.moves += 1;
                 let path = format!("{}&resume={token}", door.path());
                 let url = format!("ws://{}{path}", again(told.moves));
-                let (on, answer) = loop {
-                    match connect_async(&url).await {
-                        Ok(connected) => break connected,
-                        // The balancer may not know yet who is there.
-                        Err(Error::Http(response)) if response.status() == 503 => {}
-                        Err(other) => panic!("{door:?}: {other}"),
-                    }
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                };
+                let (on, answer) = reach(&url).await;
                 // The head of the answer says what the last message before the end said.
                 let taken: usize = answer.headers()["voce-taken"].to_str().unwrap().parse().unwrap();
                 if door != Door::Rnnt {
