@@ -65,7 +65,8 @@ def scaled_job(document, validate):
 def runs(voce, args, variables, home):
     """Whether `voce` takes these arguments; models and keys are its own."""
     (home / "keys").write_text("a-key-of-a-check\n")
-    known = {"/etc/voce/keys": str(home / "keys"), "/var/lib/voce": str(home)}
+    (home / "handover").write_text("a-secret-of-a-check\n")
+    known = {f"/etc/voce/{name}": str(home / name) for name in ("keys", "handover")} | {"/var/lib/voce": str(home)}
 
     def here(text):
         for path, own in known.items():

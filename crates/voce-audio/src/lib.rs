@@ -21,5 +21,5 @@ pub use decode::{Audio, DecodeLimits, DecodeReport, Decoder, MonoStream, RawEnco
 pub use decode::{decode, decode_bytes, decode_file, decode_raw};
 pub use encode::{AudioFormat, AudioSink, open_sink};
 pub use error::AudioError;
-pub use resample::{Resampler, resample};
+pub use resample::{Resampler, ResamplerState, resample};
 pub use scipy_resample::resample_poly_like_scipy;

@@ -110,6 +110,19 @@ pub struct Resampler {
     made: u64,
 }
 
+/// A resampler in the middle of a stream; [`Resampler::restore`] goes on from it, with the same samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResamplerState {
+    /// Input not yet done with.
+    pub history: Vec<f32>,
+    /// Index of the first of it; negative before the start.
+    pub first: i64,
+    /// Input samples so far.
+    pub given: u64,
+    /// Output samples so far.
+    pub made: u64,
+}
+
 impl Resampler {
     /// A resampler between two rates in Hz; a rate of 0 counts as 1.
     pub fn new(from: u32, to: u32) -> Self {
@@ -131,6 +144,39 @@ impl Resampler {
             given: 0,
             made: 0,
         }
+    }
+
+    /// Where it is in its stream.
+    pub fn state(&self) -> ResamplerState {
+        let Self { history, first, given, made, .. } = self;
+        ResamplerState { history: history.clone(), first: *first, given: *given, made: *made }
+    }
+
+    /// Goes on where another one of the same rates was; false, and nothing is changed, where the state is none of such.
+    pub fn restore(&mut self, state: ResamplerState) -> bool {
+        if self.half == 0 {
+            return state.history.is_empty() && (state.given, state.made) == (0, 0);
+        }
+        let ResamplerState { history, first, given, made } = &state;
+        let small = |n: u64| n < 1 << 50;
+        // What is kept is at most what is dropped at once, and what the next output needs.
+        let most = 12 * self.half + 2 * (self.down / self.up) as usize + 2;
+        if !small(*given) || !small(*made) || history.len() > most {
+            return false;
+        }
+        let next =
+            (u128::from(*made) * u128::from(self.down) / u128::from(self.up)) as i64 + 1 - self.half as i64;
+        let is_whole = first.checked_add(history.len() as i64) == Some(*given as i64);
+        if !is_whole
+            || next < *first
+            || *first < 1 - self.half as i64
+            || history.iter().any(|s| !s.is_finite())
+        {
+            return false;
+        }
+        (self.history, self.first, self.given, self.made) =
+            (state.history, state.first, state.given, state.made);
+        true
     }
 
     /// Input samples that must follow an output sample's time before it can be made.

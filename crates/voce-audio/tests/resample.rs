@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use voce_audio::{Resampler, resample, resample_poly_like_scipy};
+use voce_audio::{Resampler, ResamplerState, resample, resample_poly_like_scipy};
 
 const PAIRS: [(u32, u32); 12] = [
     (8000, 16000),
@@ -110,4 +110,43 @@ fn scipy_agrees() {
         let worst = got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "{from} to {to}: {worst}");
     }
+}
+
+#[test]
+fn a_stream_goes_on_from_its_state() {
+    let signal: Vec<f32> = (0..30_000).map(|i| (i as f32 * 0.07).sin() * 0.5).collect();
+    for (from, to) in [(24_000, 16_000), (8_000, 16_000), (44_100, 16_000), (16_000, 16_000)] {
+        let whole = resample(&signal, from, to);
+        for cut in [0, 1, 77, 9_999, 29_999] {
+            let (mut first, mut out) = (Resampler::new(from, to), Vec::new());
+            signal[..cut].chunks(1_920).for_each(|piece| first.process(piece, &mut out));
+            let mut second = Resampler::new(from, to);
+            assert!(second.restore(first.state()), "{from} {to} {cut}");
+            second.process(&signal[cut..], &mut out);
+            second.finish(&mut out);
+            assert!(out == whole, "{from} {to} {cut}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_state_is_refused_and_changes_nothing() {
+    let (mut good, mut out) = (Resampler::new(24_000, 16_000), Vec::new());
+    good.process(&[0.25; 5_000], &mut out);
+    let state = good.state();
+    let mut other = Resampler::new(24_000, 16_000);
+    let fresh = other.state();
+    for bad in [
+        ResamplerState { given: state.given + 1, ..state.clone() },
+        ResamplerState { first: state.first - 1, ..state.clone() },
+        ResamplerState { made: 0, ..state.clone() },
+        ResamplerState { made: u64::MAX, ..state.clone() },
+        ResamplerState { history: vec![f32::NAN; state.history.len()], ..state.clone() },
+        ResamplerState { history: vec![0.0; 1 << 20], first: 0, given: 1 << 20, made: 0 },
+        ResamplerState { first: i64::MAX, ..state.clone() },
+    ] {
+        assert!(!other.restore(bad.clone()), "{} {} {}", bad.first, bad.given, bad.made);
+        assert_eq!(other.state(), fresh);
+    }
+    assert!(!Resampler::new(16_000, 16_000).restore(state));
 }

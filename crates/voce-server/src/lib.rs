@@ -7,6 +7,7 @@
 pub mod ears;
 pub mod mouth;
 pub mod partner;
+pub mod route;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
@@ -14,6 +15,7 @@ pub mod fuzz;
 
 mod core;
 mod deepgram;
+mod handover;
 mod jobs;
 mod moshi;
 mod openai;
@@ -31,5 +33,9 @@ pub use crate::core::otlp::OtlpOptions;
 pub use crate::core::routes::{RouteInfo, route_table};
 pub use crate::core::server::{Ended, ServeError, Server, ServerOptions};
 pub use crate::core::state::Models;
+pub use crate::handover::{
+    HANDOVER_BYTES, HANDOVER_TIME, HandoverError, HandoverOptions, MAX_PARCEL, MAX_PARCELS, MIN_SECRET,
+    Secret,
+};
 pub use crate::jobs::{CHECKPOINT as JOB_CHECKPOINT, JobsOptions, JobsPlace, KEEP as JOB_KEEP};
 pub use crate::moshi::rooms::RoomsOptions;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
@@ -21,6 +21,7 @@ use crate::core::ws::{self, Frame, Upgrade, Wire};
 use crate::ears::{
     Claim, Ear, HearRequest, Inlet, Intake, ListenEvent, Payload, SAMPLE_RATE, Step, Transcription,
 };
+use crate::handover::{self, Baggage, Entry, Leave, Moved};
 
 /// A frame of one byte is a control: the end of the audio, or a sign of life.
 const END: u8 = 0;
@@ -46,21 +47,41 @@ fn reply(text: &str, status: &str, message: Option<&str>, opaque: &Value) -> Val
 pub(crate) async fn connect(
     State(state): State<AppState>,
     Path(model): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = ear(&state, &model)?.clone();
-    state.before_upgrade(ear.check())?;
-    let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
-        run(for_run, wire, ear).await
-    }))
+    let entry = Entry::new(&state, handover::RNNT, ear, query.as_deref()).await?;
+    let (for_run, heads) = (state.clone(), entry.heads());
+    let leave = Leave::new(&state, handover::RNNT, &headers);
+    let response = ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
+        run(for_run, wire, entry, leave).await
+    });
+    Ok(Entry::tell(heads, response))
 }
 
-async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
-    let error = match Claim::new(ear) {
-        Ok(claim) => match talk(&mut wire, claim).await {
-            Ok(Some(frame)) => return wire.end(frame).await,
-            Ok(None) => return wire.close(1000, "").await,
+/// How a connection ended.
+enum End {
+    /// All was told.
+    Done,
+    Frame(Frame),
+    /// It goes on elsewhere; answers have no field for a token, so that the close frame alone says so.
+    Moved(Moved),
+}
+
+async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave) {
+    let begun = match entry {
+        Entry::New(ear) => Claim::new(ear).map(|claim| (claim, None, String::new())),
+        Entry::Again(mut arrival) => {
+            arrival.unpack(&mut wire).map(|said| (arrival.claim, arrival.inlet, said))
+        }
+    };
+    let error = match begun {
+        Ok((claim, inlet, said)) => match talk(&mut wire, leave, claim, inlet.map(Intake::new), said).await {
+            Ok(End::Frame(frame)) => return wire.end(frame).await,
+            Ok(End::Moved(moved)) => return moved.close(wire).await,
+            Ok(End::Done) => return wire.close(1000, "").await,
             Err(None) => return,
             Err(Some(error)) => error,
         },
@@ -71,35 +92,51 @@ async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>) {
     wire.fail(&error).await;
 }
 
-/// Runs to the end: `None` when all was told.
-async fn talk(wire: &mut Wire, mut claim: Claim) -> Result<Option<Frame>, Option<ServerError>> {
+/// Runs to the end; `None` where the client has gone.
+async fn talk(
+    wire: &mut Wire,
+    mut leave: Leave,
+    mut claim: Claim,
+    mut intake: Option<Intake>,
+    mut said: String,
+) -> Result<End, Option<ServerError>> {
     let request = HearRequest { partials: true, silence_ms: Some(800), ..HearRequest::default() };
-    let mut intake: Option<Intake> = None;
-    let mut said = String::new();
     let mut is_closing = false;
     loop {
         let (has_room, is_idle) = (claim.has_room(), intake.as_ref().is_none_or(Intake::is_idle));
+        let may_read = has_room && is_idle && !leave.is_saving();
         tokio::select! {
             biased;
             step = claim.step() => match step {
                 Step::Event(ListenEvent::Partial(segment)) => {
                     let text = join(&said, &segment.text);
-                    wire.json(&reply(&text, "Active", None, &Value::Null)).await.map_err(|_| None)?;
+                    let message = reply(&text, "Active", None, &Value::Null).to_string();
+                    wire.passing(message.into()).await.map_err(|_| None)?;
                 }
                 Step::Event(ListenEvent::Final(segment)) => {
                     said = join(&said, &segment.text);
                     let status = if is_closing { "Active" } else { "Paused" };
-                    wire.json(&reply(&said, status, None, &Value::Null)).await.map_err(|_| None)?;
+                    // Every answer has the whole text so far: the next one replaces it.
+                    let message = reply(&said, status, None, &Value::Null).to_string();
+                    wire.passing(message.into()).await.map_err(|_| None)?;
                 }
                 Step::Event(_) | Step::Room => {}
+                Step::Saved(saved) => {
+                    let inlet = intake.as_ref().and_then(Intake::state);
+                    let moved = leave.go(saved, &mut claim, wire, Baggage { inlet, own: &said }).await;
+                    if let Some(moved) = moved {
+                        return Ok(End::Moved(moved));
+                    }
+                }
                 Step::Failed(error) => return Err(Some(error)),
                 Step::Ended => {
                     wire.json(&reply(&said, "Complete", None, &Value::Null)).await.map_err(|_| None)?;
-                    return Ok(None);
+                    return Ok(End::Done);
                 }
             },
             samples = Intake::next_of(&mut intake), if has_room => claim.open(&request).await?.push(&samples?),
-            frame = wire.recv_if(has_room && is_idle) => match frame {
+            () = leave.due(), if may_read && !is_closing => claim.save(),
+            frame = wire.recv_if(may_read) => match frame {
                 Frame::Binary(data) => match data[..] {
                     [KEEP_ALIVE] => {}
                     [END] if !is_closing => {
@@ -124,7 +161,7 @@ async fn talk(wire: &mut Wire, mut claim: Claim) -> Result<Option<Frame>, Option
                     }
                 },
                 Frame::Text(_) => {}
-                other => return Ok(Some(other)),
+                other => return Ok(End::Frame(other)),
             },
         }
     }

@@ -15,6 +15,7 @@ use crate::device::DeviceArgs;
 use crate::embedded;
 use crate::failure::Failure;
 use crate::hear::args::HearArgs;
+use crate::route::RouteArgs;
 use crate::serve::ServeArgs;
 use crate::talk::TalkArgs;
 
@@ -87,6 +88,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Serve speech and recognition: OpenAI, Realtime, moshi, Deepgram, Wyoming, and a page
     Serve(Box<ServeArgs>),
+    /// Route streams to several servers, and move them when one goes or dies
+    Route(RouteArgs),
     /// Serve a moshi-server configuration, with its flags: the same as `serve --config`
     #[command(hide = true)]
     Worker(Box<ServeArgs>),

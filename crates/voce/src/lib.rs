@@ -21,6 +21,7 @@ mod machine;
 mod manual;
 mod models;
 mod pull;
+mod route;
 mod say;
 mod serve;
 mod show;
@@ -97,6 +98,7 @@ fn run(cli: Cli) -> Outcome {
     let level = match &cli.command {
         Command::Serve(args) | Command::Worker(args) if args.silent => Some("off"),
         Command::Serve(args) | Command::Worker(args) => Some(args.log.as_str()),
+        Command::Route(_) => Some("info"),
         _ => None,
     };
     log(&cli.talk, level);
@@ -105,6 +107,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Say(args) => say::run(console, args),
         Command::Serve(args) => serve::run(console, *args),
+        Command::Route(args) => route::run(console, args),
         Command::Hear(args) => hear::run(console, args),
         Command::Bulk(args) => bulk::run(console, *args),
         #[cfg(feature = "nats")]

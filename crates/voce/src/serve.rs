@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod broken;
 mod check;
+mod handover;
 mod jobs;
 mod models;
 mod moshi;
@@ -23,7 +24,8 @@ use voce_server::{
 
 use crate::console::Console;
 use crate::failure::{Failure, Outcome};
-use settings::{Settings, pairs, seconds};
+pub(crate) use settings::seconds;
+use settings::{Settings, pairs};
 
 /// Arguments of `voce serve`.
 #[derive(Debug, Args)]
@@ -222,6 +224,7 @@ fn options(settings: &Settings) -> Outcome<ServerOptions> {
         static_dir: static_dir(settings),
         otlp: otlp(settings, |name| std::env::var(name).ok().filter(|v| !v.is_empty()))?,
         journal: journal(settings)?,
+        handover: handover::options(settings)?,
         jobs: jobs::options(settings)?,
     })
 }
@@ -354,7 +357,7 @@ async fn open(console: Console, options: ServerOptions, settings: Settings, stor
 }
 
 /// Waits for the first signal. The second one ends the process, as in every command.
-async fn stopped() {
+pub(crate) async fn stopped() {
     let mut look = tokio::time::interval(Duration::from_millis(50));
     while !crate::interrupt::raised() {
         look.tick().await;

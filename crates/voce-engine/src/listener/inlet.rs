@@ -1,7 +1,6 @@
 //! Rows on their way from a sender's front end to the model: a bounded queue, with marks between rows.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -27,8 +26,11 @@ pub(super) enum Mark {
     /// The stream ends.
     Finish,
     /// Somebody wants the stream's state.
-    Snapshot { front: Vec<u8>, samples: u64, reply: SyncSender<Result<Vec<u8>, EngineError>> },
+    Snapshot { front: Vec<u8>, samples: u64, reply: Reply },
 }
+
+/// Called with a stream's state; dropped where the stream ends before.
+pub(super) type Reply = Box<dyn FnOnce(Result<Vec<u8>, EngineError>) + Send>;
 
 /// What the model may take.
 #[derive(Clone, Copy)]

@@ -116,8 +116,18 @@ impl AudioSender {
     /// The stream's state once all audio so far was heard, for [`super::Listener::resume`]. The stream goes on.
     pub fn snapshot(&mut self) -> Result<Vec<u8>, EngineError> {
         let (reply, answer) = sync_channel(1);
-        self.inlet.mark(Mark::Snapshot { front: self.front.save(), samples: self.samples, reply });
+        self.snapshot_to(move |snapshot| {
+            // Nobody may wait for it any more.
+            let _ = reply.try_send(snapshot);
+        });
         answer.recv().unwrap_or_else(|_| Err(EngineError::Stopped("the stream has ended".into())))
+    }
+
+    /// As [`AudioSender::snapshot`] for a task that must not block: `reply` is called on the model's thread, after
+    /// everything heard so far was told, and dropped where the stream ends before.
+    pub fn snapshot_to(&mut self, reply: impl FnOnce(Result<Vec<u8>, EngineError>) + Send + 'static) {
+        let reply = Box::new(reply);
+        self.inlet.mark(Mark::Snapshot { front: self.front.save(), samples: self.samples, reply });
     }
 
     /// Seconds of audio so far.

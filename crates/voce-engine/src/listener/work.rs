@@ -430,8 +430,7 @@ impl Hear {
             // Nothing was changed: the stream goes on without its snapshot.
             Err(e) => exec.recover().map_or_else(|lost| Err(lost.into()), |()| Err(e.into())),
         };
-        // Nobody may wait for it any more.
-        let _ = reply.try_send(answer);
+        reply(answer);
     }
 
     /// Counts a step that began to decode at a moment. Returns its frames.

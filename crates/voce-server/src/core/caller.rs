@@ -7,6 +7,13 @@ use std::net::{IpAddr, Ipv6Addr};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct KeyId(pub(super) [u8; 32]);
 
+impl KeyId {
+    /// The digest.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
 impl std::fmt::Debug for KeyId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyId(..)")

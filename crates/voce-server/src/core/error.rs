@@ -9,6 +9,7 @@ use voce_audio::AudioError;
 use voce_engine::EngineError;
 
 use super::limits;
+use crate::handover::HandoverError;
 
 /// Errors of the server; [`ServerError::code`] goes on the wire and into the metric's label.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +113,9 @@ pub enum ServerError {
     /// The model is not there yet, or not any more.
     #[error("the model is not ready: try again in a moment")]
     NotReady,
+    /// A stream of another machine cannot be gone on with.
+    #[error(transparent)]
+    Handover(HandoverError),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -171,6 +175,7 @@ impl ServerError {
             Self::SlowReader => "slow_reader",
             Self::Draining => "draining",
             Self::NotReady => "not_ready",
+            Self::Handover(e) => e.code(),
             Self::Engine(e) => e.code(),
             Self::Audio(e) => e.code(),
             Self::Internal => "internal",
@@ -197,6 +202,13 @@ impl ServerError {
             | Self::NoModel(_)
             | Self::NoJobs
             | Self::QueueDown => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Handover(e) => match e {
+                HandoverError::Off => StatusCode::BAD_REQUEST,
+                HandoverError::Bad => StatusCode::FORBIDDEN,
+                HandoverError::Expired => StatusCode::GONE,
+                HandoverError::Unknown => StatusCode::NOT_FOUND,
+                HandoverError::Other | HandoverError::Weights => StatusCode::CONFLICT,
+            },
             Self::Engine(e) => match e {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }

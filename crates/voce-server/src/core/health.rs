@@ -20,11 +20,18 @@ pub(crate) async fn live() -> Response {
     json_response(StatusCode::OK, &json!({"status": "ok"}))
 }
 
-/// New work is welcome: 503 while models load, after one has died, and on the way out.
+/// New work is welcome: 503 while models load, after one has died, and on the way out. Routers read how many slots are free
+/// where they are scarcest.
 pub(crate) async fn ready(State(state): State<AppState>) -> Response {
     let status = state.readiness();
     let code = if status == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json_response(code, &json!({"status": status}))
+    let loads = state.served().map(|model| model.gate().load());
+    let room = loads.map(|load| (load.total.saturating_sub(load.used + load.waiting), load.total));
+    let scarcest = room.min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)));
+    match scarcest {
+        Some((free, slots)) => json_response(code, &json!({"status": status, "free": free, "slots": slots})),
+        None => json_response(code, &json!({"status": status})),
+    }
 }
 
 /// All series.

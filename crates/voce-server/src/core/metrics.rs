@@ -151,6 +151,7 @@ pub(crate) struct Metrics {
     pub(crate) budget_used: Family<WhatLabel, Gauge>,
     pub(crate) budget_limit: Family<WhatLabel, Gauge>,
     pub(crate) budget_refused: Family<RefusedLabel, Counter>,
+    pub(crate) handovers: Family<OutcomeLabel, Counter>,
     pub(crate) journal_dropped: Family<WhatLabel, Counter>,
     pub(crate) journal_files: Family<OutcomeLabel, Counter>,
     pub(crate) jobs: Family<PhaseLabel, Gauge>,
@@ -276,6 +277,8 @@ impl Metrics {
             "Times somebody was refused it, by the limit of all, of the key or of the address",
             budget_refused.clone(),
         );
+        let handovers = Family::default();
+        r.register("handovers", "Streams that moved or were saved, by what came of it", handovers.clone());
         let journal_dropped = Family::default();
         r.register(
             "journal_dropped",
@@ -335,6 +338,7 @@ impl Metrics {
             budget_used,
             budget_limit,
             budget_refused,
+            handovers,
             journal_dropped,
             journal_files,
             jobs,
@@ -346,6 +350,11 @@ impl Metrics {
             breaker_refused,
             scrape: Arc::default(),
         }
+    }
+
+    /// Counts a stream that moved: `sent`, `resumed`, `saved`, `failed` or `lost`.
+    pub(crate) fn handover(&self, outcome: &'static str) {
+        self.handovers.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts an error.

@@ -8,7 +8,7 @@ use super::mounts::{Mount, Serves};
 use super::state::AppState;
 use super::{auth, echo, health, origin, static_files, watch};
 use crate::jobs::routes as jobs;
-use crate::{deepgram, moshi, openai, page, rnnt_v2};
+use crate::{deepgram, handover, moshi, openai, page, rnnt_v2};
 
 /// A route as the table has it.
 pub(crate) struct Route {
@@ -105,6 +105,13 @@ pub(crate) fn table() -> Vec<Route> {
         open("/api/build_info", get(moshi::info::build)),
         keyed("/api/modules_info", GET, get(moshi::info::modules)),
         keyed("/v1/listen", BOTH, get(deepgram::connect).post(deepgram::file)),
+        // Open to keys, not to everybody: parcels are sealed, and taken with a word.
+        Route {
+            path: "/v1/handover/{id}",
+            methods: &["PUT", "DELETE"],
+            open: true,
+            handler: axum::routing::put(handover::door::put).delete(handover::door::take),
+        },
         keyed("/v2/decode/stream/{model}", GET, get(rnnt_v2::connect)),
         keyed("/v2/decode/batch/{model}", POST, post(rnnt_v2::batch)),
     ]

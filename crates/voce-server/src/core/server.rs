@@ -17,6 +17,7 @@ use super::mounts::{Mount, MountError, Mounts};
 use super::otlp::OtlpOptions;
 use super::state::{AppState, Models};
 use super::{accept, agent, limits, routes, vigil};
+use crate::handover::HandoverOptions;
 use crate::jobs::{Jobs, JobsOptions};
 
 /// How a server is set up.
@@ -53,6 +54,8 @@ pub struct ServerOptions {
     pub otlp: Option<OtlpOptions>,
     /// What is kept of streams.
     pub journal: JournalOptions,
+    /// How streams move to other machines, if they do.
+    pub handover: Option<HandoverOptions>,
     /// Where jobs are kept, if anywhere.
     pub jobs: Option<JobsOptions>,
 }
@@ -75,6 +78,7 @@ impl Default for ServerOptions {
             static_dir: None,
             otlp: None,
             journal: JournalOptions::default(),
+            handover: None,
             jobs: None,
         }
     }
@@ -230,15 +234,27 @@ impl Server {
         if let Some(wyoming) = wyoming {
             tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
         }
-        if let Some(listener) = agent {
-            tokio::spawn(agent::run(listener, state.clone()));
+        if let Some(handover) = state.handover.clone() {
+            let (drain, session) = (state.drain.clone(), state.drain.clone());
+            tokio::spawn(async move {
+                drain.begun().await;
+                // The server waits for it as for a session.
+                let _session = session.session();
+                handover.forward().await;
+            });
         }
+        let agent = agent.map(|listener| tokio::spawn(agent::run(listener, state.clone())));
+        let (telemetry, drain) = (state.telemetry.clone(), state.drain.clone());
         if let (Some(Jobs::Folder(folder)), Some(options)) = (&state.jobs, &state.options.jobs) {
             tokio::spawn(crate::jobs::run(state.clone(), folder.clone(), options.clone()));
         }
-        let telemetry = state.telemetry.clone();
         accept::run(lobby.listener, router, state).await;
         end.abort();
+        // Its port is free when the server has gone, however early that is.
+        drain.end();
+        if let Some(agent) = agent {
+            let _ = agent.await;
+        }
         telemetry.flush().await;
         broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
     }

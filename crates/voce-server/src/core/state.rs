@@ -17,6 +17,7 @@ use super::server::ServerOptions;
 use super::telemetry::Telemetry;
 use crate::core::models::Served;
 use crate::ears::{Ear, EarOptions};
+use crate::handover::Handover;
 use crate::jobs::Jobs;
 use crate::moshi::rooms::{Rooms, RoomsOptions};
 use crate::mouth::{Mouth, MouthOptions};
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) telemetry: Telemetry,
     pub(crate) drain: Drain,
+    /// Streams that move, where the server is set up for it.
+    pub(crate) handover: Option<Arc<Handover>>,
     pub(crate) store: Store,
     pub(crate) mouths: Vec<Arc<Mouth>>,
     pub(crate) ears: Vec<Arc<Ear>>,
@@ -100,6 +103,7 @@ impl AppState {
             loopback,
             keys: Keys::new(&options.keys),
             drain: Drain::default(),
+            handover: options.handover.clone().map(|h| Arc::new(Handover::new(h, metrics.clone()))),
             mouths,
             ears,
             partners,

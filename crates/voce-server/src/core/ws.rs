@@ -62,6 +62,9 @@ pub(crate) struct Wire {
     limits: Limits,
     peer: Option<Peer>,
     meter: Meter,
+    /// Messages of the other side since the stream began, and lasting ones that it was sent.
+    taken: u64,
+    told: u64,
     _session: Session,
 }
 
@@ -107,6 +110,8 @@ where
             limits,
             peer,
             meter,
+            taken: 0,
+            told: 0,
             _session: session,
         };
         trace::within(trace, caller.scope(run(wire))).await;
@@ -126,13 +131,11 @@ impl Wire {
                     self.heard = Instant::now();
                     match message {
                         Some(Ok(Message::Text(text))) => {
-                            self.used = self.heard;
-                            self.delivered = true;
+                            self.take();
                             return Frame::Text(text);
                         }
                         Some(Ok(Message::Binary(data))) => {
-                            self.used = self.heard;
-                            self.delivered = true;
+                            self.take();
                             return Frame::Binary(data);
                         }
                         Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
@@ -150,6 +153,23 @@ impl Wire {
                 }
             }
         }
+    }
+
+    /// Counts a message that is given out.
+    fn take(&mut self) {
+        self.used = self.heard;
+        self.delivered = true;
+        self.taken += 1;
+    }
+
+    /// Messages that were given out since the stream began, and lasting ones that were sent.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.taken, self.told)
+    }
+
+    /// Goes on counting where another machine was.
+    pub(crate) fn count_from(&mut self, taken: u64, told: u64) {
+        (self.taken, self.told) = (taken, told);
     }
 
     /// Looks at what is due: the end of the conversation, or a ping.
@@ -221,6 +241,18 @@ impl Wire {
         let _ = tokio::time::timeout(limits::WS_GOODBYE, said).await;
     }
 
+    /// Pings with a word of at most 125 bytes; who cannot be reached is found out later.
+    pub(crate) async fn ping(&mut self, word: String) {
+        let _ = self.socket.send(Message::Ping(word.into())).await;
+    }
+
+    /// Sends what another message will soon replace: it is not counted.
+    pub(crate) async fn passing(&mut self, message: Message) -> Result<(), Gone> {
+        let sent = self.send(message).await;
+        self.told -= 1;
+        sent
+    }
+
     /// Sends a text.
     pub(crate) async fn text(&mut self, text: impl Into<Utf8Bytes>) -> Result<(), Gone> {
         self.send(Message::Text(text.into())).await
@@ -242,6 +274,7 @@ impl Wire {
         let sent = self.socket.send(message).await.map_err(|_| Gone);
         self.meter.end(begun);
         self.used = Instant::now();
+        self.told += 1;
         sent
     }
 

@@ -1,10 +1,10 @@
 //! A live connection: binary audio up, `KeepAlive`, `Finalize` and `CloseStream` as text, results down.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
@@ -16,8 +16,9 @@ use crate::core::limits::MAX_CONTROL_MESSAGE;
 use crate::core::state::AppState;
 use crate::core::ws::{Frame, Gone, Wire};
 use crate::ears::{
-    Claim, Decoded, Ear, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Segment, Step,
+    Claim, Decoded, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Saved, Segment, Step,
 };
+use crate::handover::{Baggage, Entry, Leave, Moved};
 
 /// Silence of a client that sends neither audio nor `KeepAlive`, after which it is closed.
 const IDLE: Duration = Duration::from_secs(10);
@@ -54,33 +55,48 @@ enum End {
     Frame(Frame),
     /// It was silent.
     Idle,
+    /// It goes on elsewhere.
+    Moved(Moved),
+}
+
+/// What of a session moves with it.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Own {
+    /// Finals that the client has asked for.
+    finalizing: bool,
+    speaking: bool,
+    last_word: f64,
+    /// Where the present utterance begins.
+    from: f64,
 }
 
 struct Talk {
     wire: Wire,
+    leave: Leave,
     model: String,
     /// A slot is taken with the first audio, and so is the way to it.
     claim: Claim,
     way: Option<Way>,
     options: Options,
-    /// Finals that the client has asked for.
-    finalizing: bool,
+    own: Own,
     ending: Option<EndReason>,
-    speaking: bool,
-    last_word: f64,
-    /// Where the present utterance begins.
-    from: f64,
     heard: Instant,
     /// Goes off where nothing may have been heard for too long.
     alarm: Pin<Box<Sleep>>,
     closing: bool,
 }
 
-pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options: Options) {
-    let model = ear.id().to_owned();
+pub(super) async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave, options: Options) {
     let checked = options.raw.map_or(Ok(()), |raw| Inlet::check(raw.sample_rate, raw.channels));
-    let claim = match checked.and_then(|()| Claim::new(ear)) {
-        Ok(claim) => claim,
+    let begun = checked.and_then(|()| match entry {
+        Entry::New(ear) => Ok((Claim::new(ear)?, None, Own::default())),
+        Entry::Again(mut arrival) => {
+            let own = arrival.unpack(&mut wire)?;
+            Ok((arrival.claim, arrival.inlet, own))
+        }
+    });
+    let (claim, inlet, own) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             state.metrics.error(error.code());
             let _ = wire
@@ -91,15 +107,13 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
     };
     let mut talk = Talk {
         wire,
-        model,
+        leave,
+        model: claim.ear().id().to_owned(),
         claim,
-        way: None,
+        way: inlet.map(|inlet| Way::Raw(Box::new(Intake::new(inlet)))),
         options,
-        finalizing: false,
+        own,
         ending: None,
-        speaking: false,
-        last_word: 0.0,
-        from: 0.0,
         heard: Instant::now(),
         alarm: Box::pin(tokio::time::sleep(IDLE)),
         closing: false,
@@ -111,6 +125,14 @@ pub(super) async fn run(state: AppState, mut wire: Wire, ear: Arc<Ear>, options:
             talk.wire.close(1000, "").await;
         }
         Ok(End::Frame(frame)) => talk.wire.end(frame).await,
+        Ok(End::Moved(moved)) => {
+            if !moved.by_frame {
+                let Moved { token, messages, seconds, .. } = &moved;
+                let told = json!({"type": "Moved", "token": token, "messages": messages, "seconds": seconds});
+                let _ = talk.wire.json(&told).await;
+            }
+            moved.close(talk.wire).await;
+        }
         Ok(End::Idle) => {
             state.metrics.cancel("idle");
             talk.wire.close(1011, IDLE_REASON).await;
@@ -129,7 +151,11 @@ impl Talk {
     async fn run(&mut self) -> Result<End, Option<ServerError>> {
         loop {
             let has_room = self.claim.has_room();
-            let may_read = has_room && self.way.as_ref().is_none_or(Way::has_room);
+            let is_clear = self.way.as_ref().is_none_or(Way::has_room);
+            let may_read = has_room && is_clear && !self.leave.is_saving();
+            // A decoder's state does not travel, and whoever is at the end need not.
+            let is_raw = !matches!(self.way, Some(Way::Opus(_)));
+            let may_save = may_read && is_raw && !self.closing;
             let decoded = async {
                 match &mut self.way {
                     Some(way) => way.next().await,
@@ -143,6 +169,9 @@ impl Talk {
                     Step::Failed(error) => return Err(Some(error)),
                     Step::Ended => return Ok(End::Done),
                     Step::Room => {}
+                    Step::Saved(saved) => if let Some(moved) = self.leave(saved).await {
+                        return Ok(End::Moved(moved));
+                    },
                 },
                 block = decoded, if has_room && !self.closing => match block {
                     Some(Ok(Decoded::Samples(samples))) => {
@@ -158,6 +187,7 @@ impl Talk {
                         self.hearing().await?.finish();
                     }
                 },
+                () = self.leave.due(), if may_save => self.claim.save(),
                 frame = self.wire.recv_if(may_read) => match frame {
                     Frame::Binary(data) if !self.closing => {
                         self.heard = Instant::now();
@@ -182,6 +212,18 @@ impl Talk {
                 }
             }
         }
+    }
+
+    /// Leaves for another machine, if one takes the session.
+    async fn leave(&mut self, saved: Saved) -> Option<Moved> {
+        let inlet = match &self.way {
+            Some(Way::Raw(intake)) => intake.state(),
+            _ => None,
+        };
+        let moved =
+            self.leave.go(saved, &mut self.claim, &mut self.wire, Baggage { inlet, own: &self.own }).await;
+        self.heard = Instant::now();
+        moved
     }
 
     /// The stream, opened if there is none.
@@ -235,7 +277,7 @@ impl Talk {
         match message["type"].as_str().unwrap_or_default() {
             "KeepAlive" => self.heard = Instant::now(),
             "Finalize" if !self.closing => {
-                self.finalizing = true;
+                self.own.finalizing = true;
                 match &mut self.way {
                     Some(Way::Opus(opus)) => opus.mark()?,
                     Some(Way::Raw(_)) | None => self.hearing().await?.end_utterance(),
@@ -257,11 +299,12 @@ impl Talk {
     async fn event(&mut self, event: ListenEvent) -> Result<(), Option<ServerError>> {
         let message = match event {
             ListenEvent::Partial(segment) if self.options.interim => {
-                Some(self.stretch(&segment, false, false))
+                let message = self.stretch(&segment, false, false).to_string();
+                return self.wire.passing(message.into()).await.map_err(|Gone| None);
             }
             ListenEvent::Word(word) => {
-                self.last_word = word.end;
-                let began = !std::mem::replace(&mut self.speaking, true);
+                self.own.last_word = word.end;
+                let began = !std::mem::replace(&mut self.own.speaking, true);
                 (began && self.options.vad_events)
                     .then(|| json!({"type": "SpeechStarted", "channel": [0, 1], "timestamp": word.start}))
             }
@@ -271,16 +314,16 @@ impl Talk {
             }
             ListenEvent::Final(segment) => {
                 let reason = self.ending.take();
-                let forced = reason == Some(EndReason::Forced) && std::mem::take(&mut self.finalizing);
+                let forced = reason == Some(EndReason::Forced) && std::mem::take(&mut self.own.finalizing);
                 let message = self.stretch(&segment, true, forced);
-                self.from = segment.end.max(self.from);
-                self.speaking = false;
+                self.own.from = segment.end.max(self.own.from);
+                self.own.speaking = false;
                 self.send(&message).await?;
                 let ended = self.options.utterance_end
                     && !segment.words.is_empty()
                     && reason.is_some_and(|r| r != EndReason::Forced);
                 ended.then(
-                    || json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.last_word}),
+                    || json!({"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": self.own.last_word}),
                 )
             }
             _ => None,
@@ -300,8 +343,8 @@ impl Talk {
             model: &self.model,
             text: &segment.text,
             words: &segment.words,
-            start: self.from,
-            end: segment.end.max(self.from),
+            start: self.own.from,
+            end: segment.end.max(self.own.from),
             is_final,
             speech_final: is_final && !from_finalize,
             from_finalize,

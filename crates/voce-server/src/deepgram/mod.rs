@@ -18,6 +18,7 @@ use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::core::ws::{self, Upgrade};
 use crate::ears::{HearRequest, Transcription};
+use crate::handover::{self, Entry, Leave};
 use crate::openai::transcriptions::hotwords;
 
 /// Silence that ends an utterance where the client does not say; Deepgram's own is 10 ms, which cuts words off.
@@ -82,17 +83,20 @@ impl Options {
 /// A live connection. Names of Deepgram's models stand for the default recogniser.
 pub(crate) async fn connect(
     State(state): State<AppState>,
-    RawQuery(query): RawQuery,
+    RawQuery(text): RawQuery,
+    headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
-    let query = Query::parse(query.as_deref().unwrap_or_default());
+    let query = Query::parse(text.as_deref().unwrap_or_default());
     let options = Options::parse(&query)?;
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?.clone();
-    state.before_upgrade(ear.check())?;
-    let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, limits::MAX_AUDIO_MESSAGE, move |wire| async move {
-        live::run(for_run, wire, ear, options).await
-    }))
+    let entry = Entry::new(&state, handover::DEEPGRAM, ear, text.as_deref()).await?;
+    let (for_run, heads) = (state.clone(), entry.heads());
+    let leave = Leave::new(&state, handover::DEEPGRAM, &headers);
+    let response = ws::upgrade(&state, upgrade, limits::MAX_AUDIO_MESSAGE, move |wire| async move {
+        live::run(for_run, wire, entry, leave, options).await
+    });
+    Ok(Entry::tell(heads, response))
 }
 
 /// A file.

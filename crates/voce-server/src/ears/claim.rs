@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Ear, HearRequest, Hearing, Step};
+use super::{Ear, HearRequest, Hearing, Saved, SavedStream, Step};
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 
@@ -12,13 +12,42 @@ pub(crate) struct Claim {
     ear: Arc<Ear>,
     permit: Option<Arc<Permit>>,
     hearing: Option<Hearing>,
+    /// The session is to be saved, and has no stream.
+    saves_nothing: bool,
 }
 
 impl Claim {
     /// A claim without a slot; refused where there would be none now.
     pub(crate) fn new(ear: Arc<Ear>) -> Result<Self, ServerError> {
         ear.check()?;
-        Ok(Self { ear, permit: None, hearing: None })
+        Ok(Self { ear, permit: None, hearing: None, saves_nothing: false })
+    }
+
+    /// A claim that goes on with a stream that was saved, or without one where none was open.
+    pub(crate) async fn resume(ear: Arc<Ear>, stream: Option<SavedStream>) -> Result<Self, ServerError> {
+        let mut this = Self::new(ear)?;
+        if let Some(stream) = stream {
+            let permit = this.ear.admit().await?;
+            this.hearing = Some(this.ear.resume_in(&permit, &stream).await?);
+            this.permit = Some(permit);
+        }
+        Ok(this)
+    }
+
+    /// Saves the stream after the audio so far, of which [none may wait](Self::has_room); it comes as a step.
+    pub(crate) fn save(&mut self) {
+        match &mut self.hearing {
+            Some(hearing) => hearing.save(),
+            None => self.saves_nothing = true,
+        }
+    }
+
+    /// The session goes on elsewhere.
+    pub(crate) fn moved(&mut self) {
+        if let Some(hearing) = self.hearing.take() {
+            hearing.moved();
+        }
+        self.permit = None;
     }
 
     pub(crate) fn ear(&self) -> &Arc<Ear> {
@@ -64,6 +93,7 @@ impl Claim {
     pub(crate) async fn step(&mut self) -> Step {
         match &mut self.hearing {
             Some(hearing) => hearing.step().await,
+            None if std::mem::take(&mut self.saves_nothing) => Step::Saved(Saved::NoStream),
             None => std::future::pending().await,
         }
     }

@@ -7,7 +7,7 @@ use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Li
 use voce_engine::stage::weight_bytes;
 use voce_engine::{EngineError, StageTime};
 
-use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Stream};
+use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, SnapshotReply, Stream};
 use crate::core::error::ServerError;
 use crate::core::models::{Open, Replicas, Seat};
 
@@ -29,14 +29,19 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
     }
 }
 
-/// Opens a stream where the fewest are.
+/// Opens a stream where the fewest are, or goes on there with one that was saved.
 pub(super) async fn open(
     replicas: &Arc<Replicas<Listener>>,
     request: &HearRequest,
+    snapshot: Option<&[u8]>,
 ) -> Result<Stream, ServerError> {
     let begin = |listener: Arc<Listener>| {
         let rate = listener.info().sample_rate as u32;
-        let started = listener.listen(&listen_request(request, &listener.info().languages));
+        let asked = listen_request(request, &listener.info().languages);
+        let started = match snapshot {
+            Some(snapshot) => listener.resume(snapshot, &asked),
+            None => listener.listen(&asked),
+        };
         async move { started.map(|(audio, events)| (audio, events, rate)) }
     };
     let ((audio, events, rate), seat) = replicas.start(begin).await?;
@@ -86,6 +91,11 @@ impl AudioIn for In {
 
     fn end_utterance(&mut self) {
         self.audio.end_utterance();
+    }
+
+    fn snapshot(&mut self, reply: SnapshotReply) -> bool {
+        self.audio.snapshot_to(reply);
+        true
     }
 
     fn finish(self: Box<Self>) {

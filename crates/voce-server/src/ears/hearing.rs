@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
-use voce_engine::StageTime;
+use voce_engine::{EngineError, StageTime};
 
-use super::{AudioIn, EventSource, ListenEvent, Stream};
+use super::{AudioIn, EventSource, HearRequest, ListenEvent, Stream};
 use crate::core::admission::Permit;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
@@ -29,12 +30,36 @@ pub(crate) enum Step {
     Failed(ServerError),
     /// All audio so far has been taken: there is room for more.
     Room,
+    /// It was saved, and all events so far were told.
+    Saved(Saved),
     /// It has ended.
     Ended,
 }
 
+/// What there is of a session's stream to go on with elsewhere.
+#[derive(Debug)]
+pub(crate) enum Saved {
+    Stream(SavedStream),
+    /// No stream was open.
+    NoStream,
+    /// It cannot be saved, and goes on.
+    Cannot,
+}
+
+/// A stream between two messages, for another machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SavedStream {
+    /// What it was asked for.
+    pub(crate) request: HearRequest,
+    /// Samples so far.
+    pub(crate) samples: u64,
+    /// The engine's state.
+    pub(crate) snapshot: Vec<u8>,
+}
+
 /// A stream with its slot. One that is dropped before its end holds the slot until the model has let go of it.
 pub(crate) struct Hearing {
+    request: HearRequest,
     audio: Option<Box<dyn AudioIn>>,
     rate: u32,
     /// There until it is dropped.
@@ -50,9 +75,22 @@ pub(crate) struct Hearing {
     error: Option<&'static str>,
     begun: Option<Instant>,
     samples: u64,
+    /// Samples that another machine has heard.
+    heard_before: u64,
+    /// Another machine goes on with it.
+    is_moved: bool,
     words: bool,
     ended: bool,
     watch: Watch,
+    saving: Saving,
+}
+
+/// How far a stream's state has come that was asked for.
+enum Saving {
+    No,
+    Asked(oneshot::Receiver<Result<Vec<u8>, EngineError>>),
+    /// It is here; events before it may still have to be told.
+    Here(Option<Vec<u8>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +109,7 @@ struct Watch {
 
 impl Hearing {
     pub(super) fn new(
+        request: &HearRequest,
         (audio, events): Stream,
         permit: Arc<Permit>,
         patience: Duration,
@@ -79,6 +118,7 @@ impl Hearing {
     ) -> Self {
         let (journal, rate) = (telemetry.journal.as_ref(), audio.rate());
         Self {
+            request: request.clone(),
             audio: Some(audio),
             rate,
             events: Some(events),
@@ -92,10 +132,40 @@ impl Hearing {
             error: None,
             begun: None,
             samples: 0,
+            heard_before: 0,
+            is_moved: false,
             words: false,
             ended: false,
             watch: Watch { patience, alarm: Box::pin(tokio::time::sleep(patience)), samples: 0 },
+            saving: Saving::No,
         }
+    }
+
+    /// A stream that has heard `samples` elsewhere.
+    pub(super) fn after(mut self, samples: u64) -> Self {
+        self.samples = samples;
+        self.watch.samples = samples;
+        self.heard_before = samples;
+        self.begun = Instant::now().checked_sub(Duration::from_secs_f64(self.seconds()));
+        self.words = true;
+        self
+    }
+
+    /// Asks for the stream's state after the audio so far, of which [none may wait](Self::has_room); it comes as a step.
+    pub(super) fn save(&mut self) {
+        let (reply, answer) = oneshot::channel();
+        let asked = self.audio.as_mut().is_some_and(|audio| {
+            audio.snapshot(Box::new(move |snapshot| {
+                let _ = reply.send(snapshot);
+            }))
+        });
+        self.saving = if asked { Saving::Asked(answer) } else { Saving::Here(None) };
+    }
+
+    /// The stream goes on elsewhere: it was not broken off.
+    pub(super) fn moved(mut self) {
+        self.ended = true;
+        self.is_moved = true;
     }
 
     /// Adds audio. Callers add more only when there [`is room`](Self::has_room), so that what waits is bounded.
@@ -121,6 +191,11 @@ impl Hearing {
     /// Whether all audio so far has been taken.
     pub(crate) fn has_room(&self) -> bool {
         self.pending.is_empty() && self.after.is_empty()
+    }
+
+    /// Whether its audio has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.audio.is_none()
     }
 
     /// Samples per second that it takes.
@@ -176,11 +251,25 @@ impl Hearing {
             self.settle();
             return Poll::Ready(Step::Room);
         }
+        // Looked at before the events: those that came before it are there by then.
+        if let Saving::Asked(answer) = &mut self.saving
+            && let Poll::Ready(answer) = Pin::new(answer).poll(cx)
+        {
+            self.saving = Saving::Here(answer.ok().and_then(Result::ok));
+        }
         let event = match &mut self.events {
             Some(events) => events.poll_event(cx),
             None => Poll::Ready(None),
         };
         match event {
+            Poll::Pending if matches!(self.saving, Saving::Here(_)) => {
+                let Saving::Here(snapshot) = std::mem::replace(&mut self.saving, Saving::No) else {
+                    return Poll::Pending;
+                };
+                let (request, samples) = (self.request.clone(), self.samples);
+                let stream = |snapshot| Saved::Stream(SavedStream { request, samples, snapshot });
+                Poll::Ready(Step::Saved(snapshot.map_or(Saved::Cannot, stream)))
+            }
             Poll::Pending if self.is_idle(cx) => {
                 self.metrics.cancel("idle");
                 Poll::Ready(self.fail(ServerError::Idle))
@@ -281,7 +370,7 @@ async fn drain(events: &mut Box<dyn EventSource>) {
 
 impl Drop for Hearing {
     fn drop(&mut self) {
-        self.metrics.audio("in", self.seconds());
+        self.metrics.audio("in", (self.samples - self.heard_before) as f64 / f64::from(self.rate));
         if !self.ended && self.error.is_none() {
             self.metrics.cancel("client_gone");
         }
@@ -300,7 +389,7 @@ impl Drop for Hearing {
         }
         // The slot is free for others when the model's own is: it lets go of a stream between two steps.
         self.audio = None;
-        if !self.ended
+        if (!self.ended || self.is_moved)
             && events.ends_without_audio()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use voce_audio::decode::mix_to_mono;
-use voce_audio::{RawEncoding, Resampler};
+use voce_audio::{RawEncoding, Resampler, ResamplerState};
 
 use crate::core::error::ServerError;
 use crate::core::trace::{Meter, Stage};
@@ -28,7 +29,38 @@ pub(crate) struct Inlet {
     meter: Meter,
 }
 
+/// An inlet between two messages, for another machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct InletState {
+    #[serde(with = "super::encoding")]
+    encoding: RawEncoding,
+    rate: u32,
+    channels: usize,
+    carry: Vec<u8>,
+    history: Vec<f32>,
+    first: i64,
+    given: u64,
+    made: u64,
+}
+
 impl Inlet {
+    /// Where it is in its stream.
+    pub(crate) fn state(&self) -> InletState {
+        let ResamplerState { history, first, given, made } = self.resampler.state();
+        let (encoding, rate, channels, carry) = (self.encoding, self.rate, self.channels, self.carry.clone());
+        InletState { encoding, rate, channels, carry, history, first, given, made }
+    }
+
+    /// Goes on where one was, into a stream that takes `to` samples per second; `None` where the state is none.
+    pub(crate) fn resume(state: InletState, to: u32) -> Option<Self> {
+        let InletState { encoding, rate, channels, carry, history, first, given, made } = state;
+        let mut inlet = Self::new(encoding, rate, channels, to).ok()?;
+        let fits = carry.len() < encoding.bytes() * channels;
+        let restored = inlet.resampler.restore(ResamplerState { history, first, given, made });
+        inlet.carry = carry;
+        (fits && restored).then_some(inlet)
+    }
+
     /// Refuses a rate or a number of channels that nobody has.
     pub(crate) fn check(rate: u32, channels: usize) -> Result<(), ServerError> {
         if !RATES.contains(&rate) {
@@ -138,6 +170,35 @@ mod tests {
         got.extend_from_slice(pieces.finish());
         assert_eq!(got, expected);
         assert_eq!(got.len(), 4000 * 2 / 3 + 1);
+    }
+
+    #[test]
+    fn an_inlet_goes_on_from_its_state() {
+        let bytes: Vec<u8> = (0..9000u32).flat_map(|i| ((i * 37 % 2000) as i16).to_le_bytes()).collect();
+        use RawEncoding::{Alaw, F32le, Mulaw, S16le};
+        for (encoding, channels) in [(S16le, 1), (S16le, 2), (F32le, 1), (Mulaw, 1), (Alaw, 2)] {
+            let new = || Inlet::new(encoding, 24_000, channels, 16_000).unwrap();
+            let mut whole = new();
+            let mut expected = whole.bytes(&bytes).to_vec();
+            expected.extend_from_slice(whole.finish());
+            for cut in [0, 3, 4_001, 17_999] {
+                let mut first = new();
+                let mut got = first.bytes(&bytes[..cut]).to_vec();
+                let mut second = Inlet::resume(first.state(), 16_000).unwrap();
+                got.extend_from_slice(second.bytes(&bytes[cut..]));
+                got.extend_from_slice(second.finish());
+                assert!(got == expected, "{encoding:?} {channels} {cut}");
+            }
+        }
+        let state = Inlet::new(RawEncoding::S16le, 24_000, 1, 16_000).unwrap().state();
+        for bad in [
+            InletState { rate: 1, ..state.clone() },
+            InletState { channels: 9, ..state.clone() },
+            InletState { carry: vec![0; 2], ..state.clone() },
+            InletState { made: 1 << 60, ..state.clone() },
+        ] {
+            assert!(Inlet::resume(bad, 16_000).is_none());
+        }
     }
 
     #[test]

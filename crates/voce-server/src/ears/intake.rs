@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 use tungstenite::Utf8Bytes;
 
-use super::{Hearing, Inlet};
+use super::{Hearing, Inlet, InletState};
 use crate::core::error::ServerError;
 
 /// What an async worker turns into samples itself, in samples at the higher of both rates: a second.
@@ -158,6 +158,11 @@ pub(crate) struct Intake {
 impl Intake {
     pub(crate) fn new(inlet: Inlet) -> Self {
         Self { inlet: Some(inlet), waiting: VecDeque::new(), work: None }
+    }
+
+    /// The inlet's state between two messages; `None` while one is on its way.
+    pub(crate) fn state(&self) -> Option<InletState> {
+        self.inlet.as_ref().filter(|_| self.is_idle()).map(Inlet::state)
     }
 
     /// Whether all that came is in the stream. Callers read no further message before.

@@ -2,6 +2,7 @@
 
 mod claim;
 mod decoding;
+pub(crate) mod encoding;
 mod engine;
 mod hearing;
 mod inlet;
@@ -20,8 +21,8 @@ pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
 
 pub(crate) use claim::Claim;
 pub(crate) use decoding::Decoded;
-pub(crate) use hearing::{Hearing, Step};
-pub(crate) use inlet::Inlet;
+pub(crate) use hearing::{Hearing, Saved, SavedStream, Step};
+pub(crate) use inlet::{Inlet, InletState};
 pub(crate) use intake::{Base64Text, Intake, Payload};
 pub(crate) use opus_inlet::OpusInlet;
 pub(crate) use transcribe::{Transcript, Transcription};
@@ -29,6 +30,8 @@ pub(crate) use transcribe::{Transcript, Transcription};
 /// Weight of a hot word that comes without one.
 pub(crate) const HOTWORD_WEIGHT: f32 = 1.0;
 
+use serde::{Deserialize, Serialize};
+use voce_engine::EngineError;
 use voce_engine::StageTime;
 use voce_engine::listener::Listener;
 
@@ -39,12 +42,13 @@ use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
 use crate::core::models::{LoadError, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
+use crate::handover::HandoverError;
 
 /// Samples per second that recognisers take as a rule.
 pub const SAMPLE_RATE: u32 = 16_000;
 
 /// What a client asks of a recogniser.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HearRequest {
     /// Audio per step; the model's own where absent.
     pub chunk_ms: Option<u32>,
@@ -121,9 +125,19 @@ pub trait AudioIn: Send {
     /// Ends the utterance here; answered by an endpoint that is forced, and then a final, empty or not.
     fn end_utterance(&mut self);
 
+    /// Calls `reply` with the stream's state once all audio so far was heard and told, and drops it where the stream ends
+    /// before. False where streams cannot be saved.
+    fn snapshot(&mut self, reply: SnapshotReply) -> bool {
+        drop(reply);
+        false
+    }
+
     /// Ends the stream: what is left is recognised.
     fn finish(self: Box<Self>);
 }
+
+/// Who waits for a stream's state.
+pub type SnapshotReply = Box<dyn FnOnce(Result<Vec<u8>, EngineError>) + Send>;
 
 /// The way out of a stream. Dropping it frees its slot within a step.
 pub trait EventSource: Send {
@@ -151,6 +165,12 @@ pub trait Recogniser: Send + Sync + 'static {
 
     /// Opens a stream.
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError>;
+
+    /// Goes on with a stream that was [saved](AudioIn::snapshot).
+    fn resume(&self, request: &HearRequest, snapshot: &[u8]) -> Result<Stream, ServerError> {
+        let _ = (request, snapshot);
+        Err(HandoverError::Weights.into())
+    }
 }
 
 /// Who hears.
@@ -294,10 +314,29 @@ impl Ear {
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
         let stream = match &self.source {
-            Source::Engine(replicas, _) => engine::open(replicas, request).await?,
+            Source::Engine(replicas, _) => engine::open(replicas, request, None).await?,
             Source::Other(recogniser, _) => recogniser.open(request)?,
         };
-        Ok(Hearing::new(stream, permit.clone(), self.budget.limits.slot_idle, &self.telemetry, &self.id))
+        Ok(self.hearing(request, stream, permit))
+    }
+
+    /// Goes on in a slot with a stream that was saved, here or elsewhere.
+    pub(crate) async fn resume_in(
+        &self,
+        permit: &Arc<Permit>,
+        saved: &SavedStream,
+    ) -> Result<Hearing, ServerError> {
+        let SavedStream { request, samples, snapshot } = saved;
+        let stream = match &self.source {
+            Source::Engine(replicas, _) => engine::open(replicas, request, Some(snapshot)).await?,
+            Source::Other(recogniser, _) => recogniser.resume(request, snapshot)?,
+        };
+        Ok(self.hearing(request, stream, permit).after(*samples))
+    }
+
+    fn hearing(&self, request: &HearRequest, stream: Stream, permit: &Arc<Permit>) -> Hearing {
+        let patience = self.budget.limits.slot_idle;
+        Hearing::new(request, stream, permit.clone(), patience, &self.telemetry, &self.id)
     }
 
     /// A slot, a decoder and the model itself, for a job that keeps checkpoints of its stream.

@@ -82,7 +82,7 @@ impl Transcription {
                     Step::Event(event) => return Some(Ok(event)),
                     Step::Failed(error) => return Some(Err(error)),
                     Step::Ended => return None,
-                    Step::Room => continue,
+                    Step::Room | Step::Saved(_) => continue,
                 }
             };
             tokio::select! {
@@ -91,7 +91,7 @@ impl Transcription {
                     Step::Event(event) => return Some(Ok(event)),
                     Step::Failed(error) => return Some(Err(error)),
                     Step::Ended => return None,
-                    Step::Room => {}
+                    Step::Room | Step::Saved(_) => {}
                 },
                 block = blocks.next() => match block {
                     Some(Ok(block)) => self.push(&block),

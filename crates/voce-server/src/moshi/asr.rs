@@ -1,13 +1,13 @@
 //! `/api/asr-streaming`: audio in 24 kHz floats or Ogg Opus, words out, markers in their place.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use voce_audio::RawEncoding;
 
@@ -20,9 +20,10 @@ use crate::core::limits;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
 use crate::ears::{
-    Claim, Decoded, Ear, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload,
+    Claim, Decoded, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Saved,
     Step, Transcription,
 };
+use crate::handover::{self, Baggage, Entry, Leave, Moved};
 
 /// Rate of the clients' samples.
 const RATE: u32 = 24_000;
@@ -33,14 +34,17 @@ const MAX_MARKERS: usize = 32;
 pub(crate) async fn connect(
     State(state): State<AppState>,
     uri: Uri,
+    headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(state.mounted(uri.path()))?.clone();
-    state.before_upgrade(ear.check())?;
-    let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
-        run(for_run, wire, ear).await
-    }))
+    let entry = Entry::new(&state, handover::MOSHI, ear, uri.query()).await?;
+    let (for_run, heads) = (state.clone(), entry.heads());
+    let leave = Leave::new(&state, handover::MOSHI, &headers);
+    let response = ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
+        run(for_run, wire, entry, leave).await
+    });
+    Ok(Entry::tell(heads, response))
 }
 
 /// A whole file: the same messages as JSON.
@@ -63,23 +67,43 @@ pub(crate) async fn file(
     Ok(json_response(StatusCode::OK, &messages.into()))
 }
 
-async fn run(state: AppState, wire: Wire, ear: Arc<Ear>) {
-    let claim = match Claim::new(ear) {
-        Ok(claim) => claim,
+async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave) {
+    let is_new = matches!(entry, Entry::New(_));
+    let begun = match entry {
+        Entry::New(ear) => Claim::new(ear).map(|claim| (claim, None, Own::default())),
+        Entry::Again(mut arrival) => arrival.unpack(&mut wire).map(|own| (arrival.claim, arrival.inlet, own)),
+    };
+    let (claim, inlet, Own { steps, foreseen }) = match begun {
+        Ok(begun) => begun,
         Err(error) => return refuse(&state, wire, &error).await,
     };
     let mut talk = Talk {
         wire,
+        leave,
         claim,
-        intake: None,
+        intake: inlet.map(Intake::new),
         opus: None,
         markers: VecDeque::new(),
         marks_in_opus: 0,
-        pauses: Pauses::default(),
-        foreseen: 0,
+        pauses: Pauses::after(steps),
+        foreseen,
     };
-    match talk.run().await {
-        Ok(frame) => talk.wire.end(frame).await,
+    // Who goes on was greeted before.
+    let greeted = if is_new { talk.send(&AsrOut::Ready).await } else { Ok(()) };
+    let end = match greeted {
+        Ok(()) => talk.run().await,
+        Err(gone) => Err(gone),
+    };
+    match end {
+        Ok(End::Frame(frame)) => talk.wire.end(frame).await,
+        Ok(End::Moved(moved)) => {
+            if !moved.by_frame {
+                let Moved { token, messages, seconds, .. } = &moved;
+                let told = AsrOut::Moved { token, messages: *messages, seconds: *seconds };
+                let _ = talk.wire.binary(pack(&told)).await;
+            }
+            moved.close(talk.wire).await;
+        }
         Err(Some(error)) => refuse(&state, talk.wire, &error).await,
         Err(None) => {}
     }
@@ -105,8 +129,23 @@ fn request() -> HearRequest {
     }
 }
 
+/// How a connection ended.
+enum End {
+    Frame(Frame),
+    /// It goes on elsewhere.
+    Moved(Moved),
+}
+
+/// What of a session moves with it. Markers come back before a stream is saved.
+#[derive(Default, Serialize, Deserialize)]
+struct Own {
+    steps: u64,
+    foreseen: u64,
+}
+
 struct Talk {
     wire: Wire,
+    leave: Leave,
     /// A slot is taken with the first audio or marker.
     claim: Claim,
     intake: Option<Intake>,
@@ -122,13 +161,14 @@ struct Talk {
 
 impl Talk {
     /// Runs to the end: a frame that ended it, or an error; `None` when the client has gone.
-    async fn run(&mut self) -> Result<Frame, Option<ServerError>> {
-        self.send(&AsrOut::Ready).await?;
+    async fn run(&mut self) -> Result<End, Option<ServerError>> {
         loop {
             let has_room = self.claim.has_room();
             let is_clear = self.intake.as_ref().is_none_or(Intake::is_idle)
                 && self.opus.as_ref().is_none_or(OpusInlet::has_room);
-            let may_read = has_room && is_clear && self.markers.len() < MAX_MARKERS;
+            let may_save = has_room && is_clear && self.opus.is_none() && !self.leave.is_saving();
+            let may_read =
+                has_room && is_clear && self.markers.len() < MAX_MARKERS && !self.leave.is_saving();
             let decoded = async {
                 match &mut self.opus {
                     Some(opus) => opus.next().await,
@@ -138,6 +178,12 @@ impl Talk {
             tokio::select! {
                 biased;
                 step = self.claim.step() => {
+                    if let Step::Saved(saved) = step {
+                        match self.leave(saved).await {
+                            Some(moved) => return Ok(End::Moved(moved)),
+                            None => continue,
+                        }
+                    }
                     if let Some(event) = self.event(step)? {
                         self.tell(event).await?;
                     }
@@ -159,14 +205,22 @@ impl Talk {
                         }
                     }
                 },
+                () = self.leave.due(), if may_save => self.claim.save(),
                 frame = self.wire.recv_if(may_read) => match frame {
                     Frame::Binary(data) => self.message(&data).await?,
                     // Text is no message here, and does no harm.
                     Frame::Text(_) => {}
-                    other => return Ok(other),
+                    other => return Ok(End::Frame(other)),
                 }
             }
         }
+    }
+
+    /// Leaves for another machine, if one takes the session.
+    async fn leave(&mut self, saved: Saved) -> Option<Moved> {
+        let own = Own { steps: self.pauses.told(), foreseen: self.foreseen };
+        let inlet = self.intake.as_ref().and_then(Intake::state);
+        self.leave.go(saved, &mut self.claim, &mut self.wire, Baggage { inlet, own: &own }).await
     }
 
     /// The stream, opened with the first that there is to be heard.
@@ -176,6 +230,11 @@ impl Talk {
 
     async fn send(&mut self, message: &AsrOut<'_>) -> Result<(), Option<ServerError>> {
         self.wire.binary(pack(message)).await.map_err(|Gone| None)
+    }
+
+    /// Sends what the next one of its kind replaces.
+    async fn passing(&mut self, message: &AsrOut<'_>) -> Result<(), Option<ServerError>> {
+        self.wire.passing(pack(message).into()).await.map_err(|Gone| None)
     }
 
     async fn message(&mut self, data: &[u8]) -> Result<(), Option<ServerError>> {
@@ -233,7 +292,7 @@ impl Talk {
             Step::Event(event) => Ok(Some(event)),
             Step::Failed(error) => Err(Some(error)),
             Step::Ended => Err(Some(ServerError::NotReady)),
-            Step::Room => Ok(None),
+            Step::Room | Step::Saved(_) => Ok(None),
         }
     }
 
@@ -252,7 +311,7 @@ impl Talk {
                 let heard = (self.foreseen + 1) as f64 * FRAME;
                 let buffered_pcm = ((self.claim.seconds() - heard).max(0.0) * f64::from(RATE)) as u64;
                 let step = AsrOut::Step { step_idx: self.foreseen, prs: &probabilities, buffered_pcm };
-                self.send(&step).await?;
+                self.passing(&step).await?;
                 self.foreseen += 1;
                 Ok(())
             }
@@ -267,7 +326,7 @@ impl Talk {
                 let buffered_pcm = ((self.claim.seconds() - at).max(0.0) * f64::from(RATE)) as u64;
                 for frame in self.pauses.advance(at, spoken) {
                     let step = AsrOut::Step { step_idx: frame.index, prs: &frame.pauses, buffered_pcm };
-                    self.send(&step).await?;
+                    self.passing(&step).await?;
                 }
                 Ok(())
             }

@@ -22,6 +22,16 @@ pub(super) struct Frame {
 }
 
 impl Pauses {
+    /// Goes on after this many frames.
+    pub(super) fn after(told: u64) -> Self {
+        Self { told }
+    }
+
+    /// Frames so far.
+    pub(super) fn told(&self) -> u64 {
+        self.told
+    }
+
     /// The frames that are new when `at` seconds are decoded and the newest word so far ended at `spoken`.
     pub(super) fn advance(&mut self, at: f64, spoken: Option<f64>) -> impl Iterator<Item = Frame> + use<> {
         // Rounding must not take a frame away.

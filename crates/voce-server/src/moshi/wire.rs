@@ -21,12 +21,31 @@ pub(super) enum AsrIn {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 pub(super) enum AsrOut<'a> {
-    Word { text: &'a str, start_time: f64 },
-    EndWord { stop_time: f64 },
-    Marker { id: i64 },
-    Step { step_idx: u64, prs: &'a [f32], buffered_pcm: u64 },
-    Error { message: &'a str },
+    Word {
+        text: &'a str,
+        start_time: f64,
+    },
+    EndWord {
+        stop_time: f64,
+    },
+    Marker {
+        id: i64,
+    },
+    Step {
+        step_idx: u64,
+        prs: &'a [f32],
+        buffered_pcm: u64,
+    },
+    Error {
+        message: &'a str,
+    },
     Ready,
+    /// Beyond moshi-server: the stream goes on at another machine with this token.
+    Moved {
+        token: &'a str,
+        messages: u64,
+        seconds: f64,
+    },
 }
 
 /// What a client of speech sends.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::core::error::ServerError;
@@ -16,7 +17,8 @@ use crate::core::limits;
 use crate::core::query::Query;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
-use crate::ears::{Base64Text, Claim, Ear, EndReason, Inlet, Intake, ListenEvent, Payload, Step};
+use crate::ears::{Base64Text, Claim, EndReason, Inlet, Intake, ListenEvent, Payload, Saved, Step};
+use crate::handover::{self, Baggage, Entry, Leave, Moved};
 use dialect::Dialect;
 use event::Event;
 use session::Session;
@@ -27,11 +29,11 @@ const MAX_COMMITS: usize = 32;
 /// Upgrades a connection, unless it wants another kind of session.
 pub(crate) async fn connect(
     State(state): State<AppState>,
-    RawQuery(query): RawQuery,
+    RawQuery(text): RawQuery,
     headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
-    let query = Query::parse(query.as_deref().unwrap_or_default());
+    let query = Query::parse(text.as_deref().unwrap_or_default());
     if let Some(intent) = query.get("intent").filter(|i| *i != "transcription") {
         let message =
             format!("the intent '{}' is not supported: use transcription", crate::core::query::short(intent));
@@ -44,28 +46,51 @@ pub(crate) async fn connect(
             .iter()
             .any(|v| v.as_bytes().windows(4).any(|w| w == b"beta"));
     let dialect = if is_beta { Dialect::Older } else { Dialect::Current };
-    state.before_upgrade(ear.check())?;
-    let for_run = state.clone();
-    Ok(ws::upgrade(&state, upgrade, limits::MAX_WS_MESSAGE, move |wire| async move {
-        run(for_run, wire, ear, dialect).await
-    }))
+    let entry = Entry::new(&state, handover::REALTIME, ear, text.as_deref()).await?;
+    let (for_run, heads) = (state.clone(), entry.heads());
+    let leave = Leave::new(&state, handover::REALTIME, &headers);
+    let response = ws::upgrade(&state, upgrade, limits::MAX_WS_MESSAGE, move |wire| async move {
+        run(for_run, wire, entry, leave, dialect).await
+    });
+    Ok(Entry::tell(heads, response))
 }
 
-async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
-    let claim = match Claim::new(ear) {
-        Ok(claim) => claim,
+async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave, dialect: Dialect) {
+    let is_new = matches!(entry, Entry::New(_));
+    let begun = match entry {
+        Entry::New(ear) => {
+            Claim::new(ear).map(|claim| (claim, None, (Session::new(dialect), Items::default())))
+        }
+        Entry::Again(mut arrival) => arrival.unpack(&mut wire).map(|own| (arrival.claim, arrival.inlet, own)),
+    };
+    let (claim, inlet, (session, items)) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             state.metrics.error(error.code());
-            let mut wire = wire;
             let _ = wire.json(&dialect.error(&error, None)).await;
             return wire.fail(&error).await;
         }
     };
-    let mut talk =
-        Talk { state, wire, claim, session: Session::new(dialect), intake: None, items: Items::default() };
-    let end = talk.run().await;
+    let mut talk = Talk { state, wire, leave, claim, session, intake: inlet.map(Intake::new), items };
+    // Who goes on was greeted before.
+    let greeted = if is_new { talk.greet().await } else { Ok(()) };
+    let end = match greeted {
+        Ok(()) => talk.run().await,
+        Err(gone) => Err(gone.into()),
+    };
     match end {
         Ok(frame) => talk.wire.end(frame).await,
+        Err(End::Moved(moved)) => {
+            if !moved.by_frame {
+                let Moved { token, messages, seconds, .. } = &moved;
+                let told = json!({
+                    "type": "session.moved", "event_id": talk.session.event_id(), "token": token,
+                    "messages": messages, "seconds": seconds,
+                });
+                let _ = talk.wire.json(&told).await;
+            }
+            moved.close(talk.wire).await;
+        }
         Err(End::Gone) => {}
         Err(End::Failed(error)) => talk.wire.fail(&error).await,
     }
@@ -75,6 +100,8 @@ async fn run(state: AppState, wire: Wire, ear: Arc<Ear>, dialect: Dialect) {
 enum End {
     Gone,
     Failed(ServerError),
+    /// It goes on elsewhere.
+    Moved(Moved),
 }
 
 impl From<Gone> for End {
@@ -84,7 +111,7 @@ impl From<Gone> for End {
 }
 
 /// The utterances so far.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Items {
     number: u64,
     previous: Option<String>,
@@ -110,6 +137,7 @@ impl Items {
 struct Talk {
     state: AppState,
     wire: Wire,
+    leave: Leave,
     claim: Claim,
     session: Session,
     intake: Option<Intake>,
@@ -117,13 +145,18 @@ struct Talk {
 }
 
 impl Talk {
-    async fn run(&mut self) -> Result<Frame, End> {
+    async fn greet(&mut self) -> Result<(), Gone> {
         let created = self.session.event("created", self.claim.ear().id());
-        self.wire.json(&created).await?;
+        self.wire.json(&created).await
+    }
+
+    async fn run(&mut self) -> Result<Frame, End> {
         loop {
             let has_room = self.claim.has_room();
             let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
-            let may_read = has_room && is_idle && self.items.committed.len() < MAX_COMMITS;
+            let may_save = has_room && is_idle && !self.leave.is_saving() && !self.is_finishing();
+            let may_read =
+                has_room && is_idle && self.items.committed.len() < MAX_COMMITS && !self.leave.is_saving();
             let samples = async {
                 match &mut self.intake {
                     Some(intake) => intake.next().await,
@@ -133,7 +166,10 @@ impl Talk {
             let frame = tokio::select! {
                 biased;
                 step = self.claim.step() => {
-                    self.heard(step).await?;
+                    match step {
+                        Step::Saved(saved) => self.leave(saved).await?,
+                        step => self.heard(step).await?,
+                    }
                     continue;
                 }
                 samples = samples, if has_room => {
@@ -141,6 +177,10 @@ impl Talk {
                     if let Some(hearing) = self.claim.hearing() {
                         hearing.push(&samples);
                     }
+                    continue;
+                }
+                () = self.leave.due(), if may_save => {
+                    self.claim.save();
                     continue;
                 }
                 frame = self.wire.recv_if(may_read) => frame,
@@ -167,6 +207,22 @@ impl Talk {
                 }
                 other => return Ok(other),
             }
+        }
+    }
+
+    /// Whether the stream's audio has ended and its last words are awaited.
+    fn is_finishing(&mut self) -> bool {
+        self.claim.hearing().is_some_and(|h| h.is_finished())
+    }
+
+    /// Leaves for another machine, if one takes the session.
+    async fn leave(&mut self, saved: Saved) -> Result<(), End> {
+        let own = (&self.session, &self.items);
+        let inlet = self.intake.as_ref().and_then(Intake::state);
+        let baggage = Baggage { inlet, own: &own };
+        match self.leave.go(saved, &mut self.claim, &mut self.wire, baggage).await {
+            Some(moved) => Err(End::Moved(moved)),
+            None => Ok(()),
         }
     }
 
@@ -299,7 +355,7 @@ impl Talk {
     /// Passes on what the recogniser says.
     async fn heard(&mut self, step: Step) -> Result<(), End> {
         match step {
-            Step::Room => Ok(()),
+            Step::Room | Step::Saved(_) => Ok(()),
             // A session may be silent for as long as it likes, but not hold a slot meanwhile.
             Step::Failed(ServerError::Idle) => {
                 self.claim.release().await;

@@ -212,7 +212,7 @@ impl Talk {
                     self.texts.push(segment.text);
                 }
             }
-            Step::Event(_) | Step::Room => {}
+            Step::Event(_) | Step::Room | Step::Saved(_) => {}
             Step::Failed(error) => return Err(End::Bad(error)),
             Step::Ended => {
                 self.listening = None;

@@ -91,10 +91,10 @@ async fn without_that_setting_the_socket_is_told() {
 }
 
 /// HAProxy with the project's own configuration in front of two servers; `None` where it is not installed.
-struct Balancer(Child, SocketAddr);
+pub(crate) struct Balancer(Child, pub(crate) SocketAddr);
 
 impl Balancer {
-    async fn start(one: &Running, two: &Running) -> Option<Self> {
+    pub(crate) async fn start(one: &Running, two: &Running) -> Option<Self> {
         // A port that was free a moment ago.
         let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new("haproxy");

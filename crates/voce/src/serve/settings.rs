@@ -119,6 +119,29 @@ pub(crate) struct Settings {
     /// Answer a WebSocket for which no slot is free with 503 instead of an upgrade, so that a proxy can try the next machine
     #[arg(long, env = "VOCE_REFUSE_UPGRADES")]
     pub(super) refuse_upgrades: bool,
+    /// Another machine of the service, such as http://10.0.0.2:8080, which takes live recognition over when this one goes; a
+    /// name that stands for several addresses is all of them. Several: repeat, or commas [default: none]
+    #[arg(long, value_name = "URL", value_delimiter = ',', env = "VOCE_PEER")]
+    pub(super) peer: Vec<String>,
+    /// Folder that all machines see, for streams on their way, in place of peers
+    #[arg(long, value_name = "DIR", env = "VOCE_HANDOVER_DIR")]
+    pub(super) handover_dir: Option<PathBuf>,
+    /// File with what the machines of a service share, at least 16 bytes: live recognition moves with it
+    #[arg(long, value_name = "FILE", env = "VOCE_HANDOVER_SECRET_FILE")]
+    pub(super) handover_secret_file: Option<PathBuf>,
+    /// The same as text; a file or the variable is seen by fewer
+    #[arg(long, value_name = "TEXT", env = "VOCE_HANDOVER_SECRET", hide_env_values = true)]
+    pub(super) handover_secret: Option<String>,
+    /// How long a client has to come to another machine [default: 60s]
+    #[arg(long, value_name = "TIME", env = "VOCE_HANDOVER_TIME")]
+    pub(super) handover_time: Option<String>,
+    /// Bytes of streams on their way that are held here, or in the folder [default: 1073741824]
+    #[arg(long, value_name = "BYTES", env = "VOCE_HANDOVER_BYTES")]
+    pub(super) handover_bytes: Option<usize>,
+    /// Save streams that come through `voce route` this often, such as 5s, so that they survive a machine that dies; off
+    /// for never [default: off]
+    #[arg(long, value_name = "TIME", env = "VOCE_CHECKPOINT")]
+    pub(super) checkpoint: Option<String>,
     /// Further paths of moshi's recognition
     #[arg(long, value_name = "PATH", value_delimiter = ',', env = "VOCE_ASR_PATH", hide = true)]
     pub(super) asr_path: Vec<String>,
@@ -303,6 +326,13 @@ impl Settings {
             wyoming: self.wyoming.or(file.wyoming),
             agent_check: self.agent_check.or(file.agent_check),
             refuse_upgrades: self.refuse_upgrades || file.refuse_upgrades,
+            peer: list(self.peer, file.peer),
+            handover_dir: self.handover_dir.or(file.handover_dir),
+            handover_secret_file: self.handover_secret_file.or(file.handover_secret_file),
+            handover_secret: self.handover_secret.or(file.handover_secret),
+            handover_time: self.handover_time.or(file.handover_time),
+            handover_bytes: self.handover_bytes.or(file.handover_bytes),
+            checkpoint: self.checkpoint.or(file.checkpoint),
             asr_path: list(self.asr_path, file.asr_path),
             tts_path: list(self.tts_path, file.tts_path),
             talk_path: list(self.talk_path, file.talk_path),
@@ -380,7 +410,7 @@ fn one_or_several<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D
 }
 
 /// A time such as `30`, `30s`, `5m`, `1h`.
-pub(super) fn seconds(text: &str) -> Outcome<Duration> {
+pub(crate) fn seconds(text: &str) -> Outcome<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let scale = match unit {
         "" | "s" => 1.0,

@@ -18,6 +18,8 @@ mod models;
 mod modules;
 #[cfg(feature = "nano")]
 mod nano;
+#[cfg(all(feature = "nano", unix))]
+mod route;
 mod sandbox;
 mod say;
 mod serve;

@@ -11,7 +11,7 @@ use crate::sandbox::{Sandbox, arg, model};
 
 /// A running server, ended with the test.
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) addr: String,
 }
 

@@ -1,11 +1,12 @@
 //! How the dialects of the Realtime protocol differ.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::core::error::ServerError;
 
 /// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Dialect {
     /// OpenAI's `session.update` with `type: transcription`, 24 kHz.
     Current,

@@ -1,5 +1,6 @@
 //! The settings of a Realtime session, as each dialect writes them.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use voce_audio::RawEncoding;
 
@@ -18,9 +19,10 @@ const EAGERNESS: [(&str, u32); 4] = [("low", 3_000), ("medium", 2_000), ("auto",
 const SILENCES: std::ops::RangeInclusive<u64> = 80..=60_000;
 
 /// Settings of one session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Session {
     pub(super) dialect: Dialect,
+    #[serde(with = "crate::ears::encoding")]
     pub(super) encoding: RawEncoding,
     pub(super) rate: u32,
     pub(super) model: Option<String>,

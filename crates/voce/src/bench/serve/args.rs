@@ -10,7 +10,7 @@ Examples:
   voce bench serve --streams 32 --model DIR             a recogniser behind the sockets
   voce bench serve --streams 100 --url ws://host:8080   a server that runs already (its process is not measured)
 
-Each client sends 20 ms of 16 kHz audio every 20 ms over /v1/listen and asks once a second for what was heard; `answer` is the
+Each client sends 20 ms of 16 kHz audio every 20 ms (--frame-ms) over /v1/listen and asks once a second for what was heard; `answer` is the
 time from asking to the answer, behind all audio sent before. `late` is how far clients fell behind their own pace: if
 that grows, this process and not the server was too slow. CPU and memory are the server's, read from /proc.")]
 pub(crate) struct BenchServeArgs {
@@ -29,6 +29,9 @@ pub(crate) struct BenchServeArgs {
     /// Its key
     #[arg(long, env = "VOCE_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
+    /// Milliseconds of audio in a message
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(10..=1000))]
+    pub(crate) frame_ms: u64,
     /// Refusals and disconnects to time on a full server of its own
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub(crate) churn: usize,

@@ -9,8 +9,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// Bytes of 20 ms of 16-bit 16 kHz audio.
-const FRAME_BYTES: usize = 640;
+/// Bytes of a millisecond of 16-bit 16 kHz audio.
+const MS_BYTES: usize = 32;
 
 /// An open stream.
 pub(super) struct Stream {
@@ -79,7 +79,7 @@ impl Stream {
         ask: Duration,
     ) -> Result<Heard, String> {
         let mut heard = Heard::default();
-        let audio = Bytes::from(vec![0u8; FRAME_BYTES]);
+        let audio = Bytes::from(vec![0u8; MS_BYTES * frame.as_millis() as usize]);
         let begun = Instant::now();
         let (mut next, mut asking) = (begun, begun + ask);
         let mut asked: Option<Instant> = None;

@@ -20,8 +20,6 @@ use client::{Heard, Stream};
 use process::Served;
 use report::{Churn, ServeReport, Steady};
 
-/// Audio frames that clients send: 20 ms of 16 kHz.
-const FRAME: Duration = Duration::from_millis(20);
 /// How often each client asks for what was heard so far, to time the answer.
 const ASK: Duration = Duration::from_secs(1);
 /// Streams opened at once while the others come up.
@@ -54,7 +52,7 @@ async fn steady(served: &Served, args: &BenchServeArgs) -> Outcome<Steady> {
     let open = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     let begun = Instant::now();
-    let length = Duration::from_secs_f64(args.seconds);
+    let (length, frame) = (Duration::from_secs_f64(args.seconds), Duration::from_millis(args.frame_ms));
     // All begin to count together, when the last has come.
     let ready = Arc::new(tokio::sync::Barrier::new(args.streams + 1));
     let gate = Arc::new(tokio::sync::Semaphore::new(RAMP));
@@ -67,9 +65,9 @@ async fn steady(served: &Served, args: &BenchServeArgs) -> Outcome<Steady> {
             open.fetch_add(usize::from(stream.is_ok()), Ordering::Relaxed);
             drop(permit);
             ready.wait().await;
-            let offset = FRAME.mul_f64((i % 97) as f64 / 97.0);
+            let offset = frame.mul_f64((i % 97) as f64 / 97.0);
             tokio::time::sleep(offset).await;
-            stream?.pace(length, FRAME, ASK).await
+            stream?.pace(length, frame, ASK).await
         });
     }
     ready.wait().await;

@@ -106,7 +106,10 @@ impl ServeReport {
             first_failure: steady.first_failure,
             connect_seconds: round(steady.opened.as_secs_f64(), 3),
             frames_sent: steady.heard.frames,
-            pace: round(steady.heard.frames as f64 * 0.02 / (args.seconds * streams), 3),
+            pace: round(
+                steady.heard.frames as f64 * args.frame_ms as f64 / 1e3 / (args.seconds * streams),
+                3,
+            ),
             answer_ms: Spread::new(&steady.heard.answers),
             late_ms: Spread::new(&steady.heard.late),
             unanswered: steady.heard.unanswered,

@@ -1,0 +1,170 @@
+//! A router in front of several servers, for clients that know nothing of handover: new streams go where there is room, and
+//! live recognition goes on elsewhere when its machine drains or dies. Everything else passes through.
+
+mod held;
+mod node;
+mod pass;
+pub mod policy;
+mod stream;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::core::drain::Drain;
+use crate::core::limits;
+use crate::core::server::ServeError;
+use node::Nodes;
+
+/// How long messages of a stream are held for another machine.
+pub const HOLD: Duration = Duration::from_secs(10);
+/// Bytes of them, of one stream.
+pub const HOLD_BYTES: usize = 4 << 20;
+/// How often names are looked up.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// Bytes of a request's head.
+const MAX_HEAD: usize = 64 * 1024;
+/// Pause after an accept that failed, which is mostly for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a router is set up.
+#[derive(Clone, Debug)]
+pub struct RouteOptions {
+    /// Where it listens; port 0 takes any.
+    pub addr: SocketAddr,
+    /// The servers, as `HOST:PORT`; names are looked up again and again, and stand for all of their addresses.
+    pub to: Vec<String>,
+    /// How long messages of a stream are held for another machine.
+    pub hold: Duration,
+    /// Bytes of them, of one stream.
+    pub hold_bytes: usize,
+    /// Sockets open at once.
+    pub connections: usize,
+    /// How long streams have at the end.
+    pub drain: Duration,
+}
+
+impl RouteOptions {
+    /// The usual settings in front of these servers.
+    pub fn new(addr: SocketAddr, to: Vec<String>) -> Self {
+        let (connections, drain) = (limits::MAX_CONNECTIONS, limits::DRAIN);
+        Self { addr, to, hold: HOLD, hold_bytes: HOLD_BYTES, connections, drain }
+    }
+}
+
+/// A router that listens and has not begun to answer.
+pub struct Route {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+/// What every connection sees.
+struct Shared {
+    options: RouteOptions,
+    nodes: Arc<Nodes>,
+    drain: Drain,
+}
+
+impl Route {
+    /// Takes the address.
+    pub async fn bind(options: RouteOptions) -> Result<Self, ServeError> {
+        let addr = options.addr;
+        let listener = TcpListener::bind(addr).await.map_err(|source| ServeError::Bind { addr, source })?;
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(|e| ServeError::Set(format!("no random numbers: {e}")))?;
+        let nodes = Nodes::new(u64::from_le_bytes(seed));
+        Ok(Self { listener, shared: Arc::new(Shared { options, nodes, drain: Drain::default() }) })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Routes until `stop`; then streams in flight have their time.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let Self { listener, shared } = self;
+        let watching = tokio::spawn(find(shared.clone()));
+        let places = Arc::new(Semaphore::new(shared.options.connections));
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = stop.as_mut() => break,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Who is too many is let go at once.
+            let Ok(place) = places.clone().try_acquire_owned() else { continue };
+            let _ = stream.set_nodelay(true);
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let session = shared.drain.session();
+                let for_requests = shared.clone();
+                let service = service_fn(move |request| pass::handle(for_requests.clone(), from, request));
+                let serving = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(limits::HEADER_TIMEOUT)
+                    .max_buf_size(MAX_HEAD)
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades();
+                let mut serving = std::pin::pin!(serving);
+                let result = tokio::select! {
+                    result = serving.as_mut() => result,
+                    () = shared.drain.begun() => {
+                        serving.as_mut().graceful_shutdown();
+                        serving.await
+                    }
+                };
+                if let Err(error) = result {
+                    tracing::debug!(%error, "connection ended");
+                }
+                drop((place, session));
+            });
+        }
+        drop(listener);
+        shared.drain.begin(shared.options.drain);
+        let _ = tokio::time::timeout(shared.options.drain, shared.drain.idle()).await;
+        shared.drain.end();
+        watching.abort();
+    }
+}
+
+/// Finds the servers that the names stand for, and watches them, for ever.
+async fn find(shared: Arc<Shared>) {
+    let mut watches = JoinSet::new();
+    loop {
+        let (mut found, mut failed) = (Vec::new(), false);
+        for name in &shared.options.to {
+            match tokio::net::lookup_host(name).await {
+                Ok(addresses) => found.extend(addresses),
+                Err(error) => {
+                    failed = true;
+                    tracing::warn!(%error, name, "the name of a server cannot be looked up");
+                }
+            }
+        }
+        // A name that cannot be looked up now takes no server away.
+        if failed {
+            found.extend(shared.nodes.status().iter().map(|node| node.address));
+        }
+        for node in shared.nodes.update(&found) {
+            watches.spawn(shared.nodes.clone().watch(node));
+        }
+        while watches.try_join_next().is_some() {}
+        tokio::time::sleep(LOOK_UP).await;
+    }
+}

@@ -1,0 +1,181 @@
+//! A deploy under load: twenty paced streams of real speech through a router, and through HAProxy, while both servers behind it
+//! are replaced. Every word of the serial transcript comes once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+use voce_server::route::{Route, RouteOptions};
+use voce_server::{Limits, ServerOptions};
+
+use crate::balance::Balancer;
+use crate::doorways::{Door, Told, addresses, client, handover, speech, start};
+use crate::server::Running;
+
+const STREAMS: usize = 20;
+/// Between two messages of 80 ms: twice as fast as people speak.
+const PACE: Duration = Duration::from_millis(40);
+/// Clips of speech in a stream.
+const CLIPS: usize = 3;
+const ACTIVE: &str = "voce_streams_active{kind=\"recognition\"}";
+
+async fn serve(addr: SocketAddr, peer: SocketAddr, agent: SocketAddr) -> Running {
+    let limits = Limits { drain: Duration::from_secs(3600), ..Limits::default() };
+    let agent = Some(agent);
+    let handover = Some(handover(&[peer]));
+    start(
+        ServerOptions { addr, limits, agent, refuse_upgrades: true, handover, ..ServerOptions::default() },
+        STREAMS,
+    )
+    .await
+}
+
+/// What the streams of a crowd say: door and speech by the stream's number.
+fn stream(n: usize) -> (Door, usize) {
+    ([Door::Moshi, Door::Deepgram][n % 2], n / 2 % 2)
+}
+
+/// What each kind of stream is told when it is alone.
+async fn serial(at: SocketAddr) -> Vec<Told> {
+    let mut all = Vec::new();
+    for n in 0..4 {
+        let (door, first) = stream(n);
+        let messages = door.messages(&speech(first, CLIPS));
+        all.push(client(door, at, |_| unreachable!(), &messages, Duration::ZERO, |_| {}).await);
+    }
+    all
+}
+
+/// Runs all streams to `at` while `roll` is told how many messages the slowest has sent.
+async fn crowd<F>(at: SocketAddr, roll: impl FnOnce(Arc<Vec<AtomicUsize>>) -> F) -> Vec<Told>
+where
+    F: Future<Output = ()>,
+{
+    let sent: Arc<Vec<AtomicUsize>> = Arc::new((0..STREAMS).map(|_| AtomicUsize::new(0)).collect());
+    let clients = (0..STREAMS).map(|n| {
+        let sent = sent.clone();
+        tokio::spawn(async move {
+            let (door, first) = stream(n);
+            let messages = door.messages(&speech(first, CLIPS));
+            let count = |k: usize| sent[n].store(k, Ordering::Relaxed);
+            client(door, at, |_| at, &messages, PACE, count).await
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    roll(sent).await;
+    let mut told = Vec::new();
+    for client in clients {
+        told.push(client.await.unwrap());
+    }
+    told
+}
+
+async fn until(sent: &[AtomicUsize], messages: usize) {
+    while sent.iter().any(|n| n.load(Ordering::Relaxed) < messages) {
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+#[allow(clippy::print_stderr)]
+fn check(what: &str, alone: &[Told], told: &[Told]) {
+    for (n, told) in told.iter().enumerate() {
+        assert_eq!(told.words(), alone[n % 4].words(), "{what} {n}");
+        assert_eq!(told.lasting, alone[n % 4].lasting, "{what} {n}");
+    }
+    let mut pauses: Vec<u128> = told.iter().step_by(2).map(|t| t.pause.as_millis()).collect();
+    pauses.sort_unstable();
+    eprintln!("{what}: longest pause in the answers of each moshi stream, ms: {pauses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
+    let [a, b, agent_a, agent_b] = addresses();
+    let (mut one, mut two) = (serve(a, b, agent_a).await, serve(b, a, agent_b).await);
+    let alone = serial(b).await;
+    let to = vec![a.to_string(), b.to_string()];
+    let route = Route::bind(RouteOptions::new("127.0.0.1:0".parse().unwrap(), to)).await.unwrap();
+    let at = route.addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(route.run(async move {
+        let _ = stopped.await;
+    }));
+    let status = || async move {
+        let reply = ask(at).await;
+        serde_json::from_slice::<Value>(&reply).unwrap()
+    };
+    while status().await["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {
+        tokio::task::yield_now().await;
+    }
+    let told = crowd(at, |sent| async move {
+        until(&sent, 40).await;
+        while one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64 {
+            tokio::task::yield_now().await;
+        }
+        one.stop();
+        one.gone().await;
+        let mut again = serve(a, b, agent_a).await;
+        while status().await["servers"][0]["health"] != "up" {
+            tokio::task::yield_now().await;
+        }
+        two.stop();
+        two.gone().await;
+        // The rest of the streams end here.
+        let last = tokio::spawn(async move {
+            again.until(ACTIVE, 0.0).await;
+            again.stop();
+            again.gone().await;
+        });
+        drop(last);
+    })
+    .await;
+    // Clients saw one socket each.
+    assert!(told.iter().all(|t| t.moves == 0));
+    check("route", &alone, &told);
+    let seen = status().await;
+    assert!(seen["moved"].as_u64().unwrap() > STREAMS as u64 && seen["lost"] == 0, "{seen}");
+    stop.send(()).unwrap();
+    running.await.unwrap();
+}
+
+/// The status of a router.
+async fn ask(at: SocketAddr) -> Vec<u8> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+    stream.write_all(b"GET /route/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).await.unwrap();
+    let end = reply.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+    reply.split_off(end + 4)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::print_stderr)]
+async fn haproxy_leads_twenty_streams_to_the_machine_that_goes_on() {
+    let [a, b, agent_a, agent_b] = addresses();
+    let (mut one, mut two) = (serve(a, b, agent_a).await, serve(b, a, agent_b).await);
+    let Some(balancer) = Balancer::start(&one, &two).await else {
+        return eprintln!("skipped: haproxy is not installed");
+    };
+    let alone = serial(b).await;
+    let at = balancer.1;
+    let told = crowd(at, |sent| async move {
+        until(&sent, 40).await;
+        one.stop();
+        one.gone().await;
+        let mut again = serve(a, b, agent_a).await;
+        two.stop();
+        two.gone().await;
+        drop(tokio::spawn(async move {
+            again.until(ACTIVE, 0.0).await;
+            again.stop();
+            again.gone().await;
+            drop(balancer);
+        }));
+    })
+    .await;
+    assert!(told.iter().map(|t| t.moves).sum::<usize>() > STREAMS);
+    check("haproxy", &alone, &told);
+}
