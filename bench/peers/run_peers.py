@@ -2,6 +2,8 @@
 
     python run_peers.py --model DIR --voce PATH --pocket-python PATH --ptts-python PATH --rounds 3
 
+    VOCE_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python run_peers.py ... --what pocket-avx2
+
 Every round starts each engine once, so that a change in the machine's clock or load meets all of them. An engine
 that is not installed, or that refuses the model, is reported as skipped with its reason. The result goes to
 bench/runs/<date>-<cpu>-<what>.json; the table shows medians over rounds and each peer's time against voce's.
@@ -36,6 +38,8 @@ def machine() -> dict:
         "l2": rows.get("L2 cache"),
         "l3": rows.get("L3 cache"),
         "flags": [f for f in wanted if f in flags],
+        # All engines are held to one instruction set by these.
+        "limited": {name: os.environ[name] for name in ("VOCE_CPU", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ},
         "load_before": os.getloadavg(),
         "kernel": os.uname().release,
     }

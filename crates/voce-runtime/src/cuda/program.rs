@@ -27,7 +27,11 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("head_norm.cu", include_str!("kernels/head_norm.cu")),
     ("mel.cu", include_str!("kernels/mel.cu")),
-    ("frame.cu", include_str!("kernels/frame.cu")),
+    ("block.cuh", include_str!("kernels/frame/block.cuh")),
+    ("product.cu", include_str!("kernels/frame/product.cu")),
+    ("attend.cu", include_str!("kernels/frame/attend.cu")),
+    ("draw.cu", include_str!("kernels/frame/draw.cu")),
+    ("frame.cu", include_str!("kernels/frame/frame.cu")),
 ];
 
 /// A kernel's name and the bytes of its arguments.

@@ -1,5 +1,5 @@
 //! One stream's recording as one kernel. Where the commands of a recording are products of one row, attention, draws and
-//! what lies between them, `plan.rs` turns them into a program of phases, and one launch of `kernels/frame.cu` runs it.
+//! what lies between them, `plan.rs` turns them into a program of phases, and one launch of `kernels/frame/` runs it.
 //! Models record what they always record; what cannot be planned is launched as it is.
 
 mod plan;
@@ -17,7 +17,7 @@ use super::queue::Args;
 
 /// Threads of a block: eight warps that compute, one that copies weights, and three that leave their registers to others.
 const THREADS: u32 = 384;
-/// Bytes of a chunk of weights, and chunks that a ring has at least and at most: as in `frame.cu`.
+/// Bytes of a chunk of weights, and chunks that a ring has at least and at most: as in `block.cuh`.
 const CHUNK: usize = 16 << 10;
 const FEWEST_SLOTS: usize = 5;
 const SLOTS: usize = 12;
@@ -29,7 +29,7 @@ const FIXED: usize = 4 << 10;
 const LATER: u32 = 40;
 const SOONER: u32 = 8;
 
-/// Where a row is: `FrameRow` of `frame.cu`.
+/// Where a row is: `FrameRow` of `block.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Row {
@@ -38,7 +38,7 @@ pub(super) struct Row {
     how: u32,
 }
 
-/// One phase of a program: `FramePhase` of `frame.cu`.
+/// One phase of a program: `FramePhase` of `block.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub(crate) struct Phase {
