@@ -233,7 +233,8 @@ async fn reach(url: &str) -> (WebSocketStream<MaybeTlsStream<TcpStream>>, Respon
 }
 
 /// A stream from its first message to its last. Goes on with its token at `again` when it is told that it has moved; `pace` is
-/// the time between two messages; `sent` is told how many were sent.
+/// the time between two messages; `sent` is told how many were sent; message `hold`
+/// is sent when the stream has moved.
 pub(crate) async fn client(
     door: Door,
     at: SocketAddr,
@@ -241,6 +242,7 @@ pub(crate) async fn client(
     messages: &[Message],
     pace: Duration,
     sent: impl Fn(usize),
+    hold: usize,
 ) -> Told {
     let mut told = Told::default();
     let (mut next, mut heard) = (0, None::<Instant>);
@@ -250,7 +252,7 @@ pub(crate) async fn client(
         let received = tokio::select! {
             biased;
             received = socket.0.next() => received,
-            _ = clock.tick(), if next < messages.len() => {
+            _ = clock.tick(), if next < messages.len() && (next != hold || told.moves > 0) => {
                 // Who has moved is told so by what it reads next.
                 if socket.0.send(messages[next].clone()).await.is_ok() {
                     next += 1;

@@ -22,7 +22,8 @@ fn options(handover: HandoverOptions) -> ServerOptions {
 async fn moves(door: Door, from: Running, to: &Running) {
     let samples = speech(1, 2);
     let messages = door.messages(&samples);
-    let alone = client(door, to.addr, |_| unreachable!(), &messages, Duration::ZERO, |_| {}).await;
+    let alone =
+        client(door, to.addr, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, usize::MAX).await;
     assert!(alone.words().len() > 10, "{door:?}: {:?}", alone.words());
     let (at, half) = (from.addr, messages.len() / 2);
     let from = std::sync::Mutex::new(from);
@@ -32,7 +33,7 @@ async fn moves(door: Door, from: Running, to: &Running) {
             from.lock().unwrap().stop();
         }
     };
-    let moved = client(door, at, |_| to.addr, &messages, Duration::ZERO, stop).await;
+    let moved = client(door, at, |_| to.addr, &messages, Duration::ZERO, stop, half).await;
     assert_eq!(moved.moves, 1, "{door:?}");
     assert_eq!(moved.words(), alone.words(), "{door:?}");
     assert_eq!(moved.lasting, alone.lasting, "{door:?}");

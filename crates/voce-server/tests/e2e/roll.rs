@@ -16,8 +16,8 @@ use crate::doorways::{Door, Told, addresses, client, handover, speech, start};
 use crate::server::Running;
 
 const STREAMS: usize = 20;
-/// Between two messages of 80 ms: twice as fast as people speak.
-const PACE: Duration = Duration::from_millis(40);
+/// Between two messages of 80 ms, as people speak.
+const PACE: Duration = Duration::from_millis(80);
 /// Clips of speech in a stream.
 const CLIPS: usize = 3;
 const ACTIVE: &str = "voce_streams_active{kind=\"recognition\"}";
@@ -44,7 +44,7 @@ async fn serial(at: SocketAddr) -> Vec<Told> {
     for n in 0..4 {
         let (door, first) = stream(n);
         let messages = door.messages(&speech(first, CLIPS));
-        all.push(client(door, at, |_| unreachable!(), &messages, Duration::ZERO, |_| {}).await);
+        all.push(client(door, at, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, usize::MAX).await);
     }
     all
 }
@@ -52,7 +52,7 @@ async fn serial(at: SocketAddr) -> Vec<Told> {
 /// Runs all streams to `at` while `roll` is told how many messages the slowest has sent.
 async fn crowd<F>(at: SocketAddr, roll: impl FnOnce(Arc<Vec<AtomicUsize>>) -> F) -> Vec<Told>
 where
-    F: Future<Output = ()>,
+    F: Future<Output = Running>,
 {
     let sent: Arc<Vec<AtomicUsize>> = Arc::new((0..STREAMS).map(|_| AtomicUsize::new(0)).collect());
     let clients = (0..STREAMS).map(|n| {
@@ -61,15 +61,17 @@ where
             let (door, first) = stream(n);
             let messages = door.messages(&speech(first, CLIPS));
             let count = |k: usize| sent[n].store(k, Ordering::Relaxed);
-            client(door, at, |_| at, &messages, PACE, count).await
+            client(door, at, |_| at, &messages, PACE, count, usize::MAX).await
         })
     });
     let clients: Vec<_> = clients.collect();
-    roll(sent).await;
+    let mut last = roll(sent).await;
     let mut told = Vec::new();
     for client in clients {
         told.push(client.await.unwrap());
     }
+    last.stop();
+    last.gone().await;
     told
 }
 
@@ -107,28 +109,22 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
         serde_json::from_slice::<Value>(&reply).unwrap()
     };
     while status().await["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {
-        tokio::task::yield_now().await;
+        tokio::time::sleep(PACE).await;
     }
     let told = crowd(at, |sent| async move {
         until(&sent, 40).await;
         while one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(PACE).await;
         }
         one.stop();
         one.gone().await;
-        let mut again = serve(a, b, agent_a).await;
+        let again = serve(a, b, agent_a).await;
         while status().await["servers"][0]["health"] != "up" {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(PACE).await;
         }
         two.stop();
         two.gone().await;
-        // The rest of the streams end here.
-        let last = tokio::spawn(async move {
-            again.until(ACTIVE, 0.0).await;
-            again.stop();
-            again.gone().await;
-        });
-        drop(last);
+        again
     })
     .await;
     // Clients saw one socket each.
@@ -165,17 +161,13 @@ async fn haproxy_leads_twenty_streams_to_the_machine_that_goes_on() {
         until(&sent, 40).await;
         one.stop();
         one.gone().await;
-        let mut again = serve(a, b, agent_a).await;
+        let again = serve(a, b, agent_a).await;
         two.stop();
         two.gone().await;
-        drop(tokio::spawn(async move {
-            again.until(ACTIVE, 0.0).await;
-            again.stop();
-            again.gone().await;
-            drop(balancer);
-        }));
+        again
     })
     .await;
+    drop(balancer);
     assert!(told.iter().map(|t| t.moves).sum::<usize>() > STREAMS);
     check("haproxy", &alone, &told);
 }
