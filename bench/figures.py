@@ -190,12 +190,16 @@ def first_audio(port, seconds, out, listen=False, whole=True):
         connection.close()
         if listen:
             time.sleep(max(begun + samples / RATE - time.monotonic(), 0))
+        if not whole:
+            # The voice notices that nobody listens any more: that is no part of the next request.
+            time.sleep(0.2)
 
 
 def begin(args):
     flags = ["--hear-slots", str(args.slots), "--speak-slots", "2"]
     flags += ["--speak", args.speak] if args.speak else []
     flags += ["--voice", args.voice] if args.voice else []
+    flags += ["--threads", str(args.threads)] if args.threads else []
     return rig.Server(args.voce, flags).ready()
 
 
@@ -336,6 +340,7 @@ if __name__ == "__main__":
     parser.add_argument("--voce", default="target/release/voce")
     parser.add_argument("--speak", help="the voice model; the built-in one unless given")
     parser.add_argument("--voice", help="its voice")
+    parser.add_argument("--threads", type=int, help="threads of each model; the server's choice unless given")
     parser.add_argument("--slots", type=int, default=32, help="slots that the server declares")
     parser.add_argument("--minutes", type=float, default=10, help="of a trial at half of the slots")
     parser.add_argument("--full-minutes", type=float, default=60, help="with every slot in use")
