@@ -159,7 +159,7 @@ impl Resampler {
         }
         let ResamplerState { history, first, given, made } = &state;
         let small = |n: u64| n < 1 << 50;
-        // What is kept is at most what is dropped at once, and what the next output needs.
+        // The history is never longer than one batch that is dropped together, plus the inputs of the next output.
         let most = 12 * self.half + 2 * (self.down / self.up) as usize + 2;
         if !small(*given) || !small(*made) || history.len() > most {
             return false;

@@ -10,7 +10,7 @@ const MAGIC: [u8; 8] = *b"vocechk1";
 /// A point of a recording from which hearing can go on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// What was heard up to there. A stream that goes on may tell the last segment again.
+    /// Segments heard up to there. A stream that goes on may tell the last one again.
     pub segments: Vec<HeardSegment>,
     /// Samples that the stream has had.
     pub samples: u64,

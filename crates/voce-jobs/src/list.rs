@@ -35,7 +35,7 @@ pub enum ListKind {
 pub struct BadLine {
     /// Where: `list.jsonl, line 7`.
     pub at: String,
-    /// What is wrong.
+    /// Why it cannot be read.
     pub reason: String,
 }
 

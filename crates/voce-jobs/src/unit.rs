@@ -9,7 +9,7 @@ use voce_engine::listener::{Endpointing, Hotword, ListenRequest};
 
 use crate::formats::TextFormat;
 
-/// What is done.
+/// The kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
@@ -110,7 +110,7 @@ pub enum Settings {
 }
 
 impl Settings {
-    /// What is done.
+    /// The kind of work that these are for.
     pub fn task(&self) -> Task {
         match self {
             Settings::Hear(_) => Task::Hear,

@@ -18,8 +18,6 @@ use crate::unit::Task;
 
 /// Silence after which a reading of all states asks whether any are left.
 const QUIET: Duration = Duration::from_secs(1);
-/// Bytes of a result that are copied at a time.
-const PIECE: usize = 64 << 10;
 
 /// What came of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,14 +179,7 @@ impl Desk {
             return Err(NatsError::Step { what: "cannot fetch a result", reason });
         }
         let mut bytes = Vec::new();
-        let mut piece = vec![0; PIECE];
-        loop {
-            let read = object.read(&mut piece).await.map_err(NatsError::step("cannot fetch a result"))?;
-            if read == 0 {
-                break;
-            }
-            bytes.extend_from_slice(&piece[..read]);
-        }
+        object.read_to_end(&mut bytes).await.map_err(NatsError::step("cannot fetch a result"))?;
         Ok(Some(bytes))
     }
 

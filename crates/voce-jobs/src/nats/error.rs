@@ -36,7 +36,7 @@ pub enum NatsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be used.
         reason: String,
     },
     /// The server or the account has no JetStream.
@@ -68,7 +68,7 @@ pub enum NatsError {
     /// There is no room.
     #[error("{what}: it is full ({reason}): raise its limit, or fetch and remove what is there")]
     Full {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// What the client says.
         reason: String,
@@ -76,7 +76,7 @@ pub enum NatsError {
     /// A step failed.
     #[error("{what}: {reason}")]
     Step {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// What the client says.
         reason: String,

@@ -29,7 +29,7 @@ pub struct Job {
     pub revision: Option<String>,
     /// How it is done.
     pub settings: Settings,
-    /// What is done.
+    /// The recording or the text.
     pub unit: Unit,
     /// The object of the inputs' bucket that holds the recording; its path counts where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

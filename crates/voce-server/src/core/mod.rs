@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod admission;
 pub(crate) mod agent;
+pub(crate) mod aside;
 pub(crate) mod audio_out;
 pub(crate) mod auth;
 pub(crate) mod body;

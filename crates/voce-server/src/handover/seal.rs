@@ -1,6 +1,6 @@
 //! Tokens and seals: what the machines of a service know each other and their streams by.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -8,6 +8,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use super::HandoverError;
+use crate::core::aside::now;
 use crate::core::caller::Caller;
 
 /// Shortest secret, in bytes.
@@ -147,11 +148,6 @@ impl Token {
 /// What stands for the caller's key; nothing where the server has no keys.
 fn key(caller: &Caller) -> Vec<u8> {
     caller.key.map_or_else(Vec::new, |key| key.digest().to_vec())
-}
-
-/// Seconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs())
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::seal::{Id, now};
+use super::seal::Id;
+use crate::core::aside::now;
 
 /// Most parcels at once.
 pub const MAX_PARCELS: usize = 16_384;

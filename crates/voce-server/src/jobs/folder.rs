@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use voce_jobs::{Checkpoint, Folder, JobError, Phase};
 
 use super::record::VERSION;
-use super::{Fault, Order, Record, View, now};
+use super::{Fault, Order, Record, View};
+use crate::core::aside::now;
 use crate::core::error::ServerError;
 use crate::core::limits::{JOB_TRIES, Limits};
 

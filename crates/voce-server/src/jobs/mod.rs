@@ -19,6 +19,7 @@ pub(crate) use queue::Queue;
 pub(crate) use record::{Fault, Order, Record, View};
 pub(crate) use runner::run;
 
+use crate::core::aside::blocking;
 use crate::core::error::ServerError;
 use crate::core::limits::Limits;
 
@@ -171,16 +172,4 @@ impl Jobs {
             Self::Nats(queue) => queue.remove(owner, id).await,
         }
     }
-}
-
-/// Does something with files on a thread that may wait.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ServerError> + Send + 'static,
-) -> Result<T, ServerError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal)?
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use voce_jobs::{HearSettings, Phase, TextFormat};
 
-use super::now;
+use crate::core::aside::now;
 
 /// The version of records that this build writes and reads.
 pub(super) const VERSION: u32 = 1;

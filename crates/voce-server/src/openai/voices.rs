@@ -10,6 +10,7 @@ use serde_json::json;
 use voce_engine::EngineError;
 use voce_engine::store::voices::is_name;
 
+use crate::core::aside::{blocking, now};
 use crate::core::body::Form;
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
@@ -138,15 +139,4 @@ static KEEPING: Mutex<()> = Mutex::new(());
 
 fn taken(name: &str) -> ServerError {
     ServerError::bad("name", format!("there is a voice '{name}': delete it first, or choose another name"))
-}
-
-/// Does something with files on a thread that may wait.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ServerError> + Send + 'static,
-) -> Result<T, ServerError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal)?
-}
-
-fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
