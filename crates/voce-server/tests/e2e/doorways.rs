@@ -233,8 +233,8 @@ async fn reach(url: &str) -> (WebSocketStream<MaybeTlsStream<TcpStream>>, Respon
 }
 
 /// A stream from its first message to its last. Goes on with its token at `again` when it is told that it has moved; `pace` is
-/// the time between two messages; `sent` is told how many were sent; message `hold`
-/// is sent when the stream has moved.
+/// the time between two messages; `sent` is told how many were sent; a message waits until `may` says yes to
+/// its number and the times that the stream has moved.
 pub(crate) async fn client(
     door: Door,
     at: SocketAddr,
@@ -242,7 +242,7 @@ pub(crate) async fn client(
     messages: &[Message],
     pace: Duration,
     sent: impl Fn(usize),
-    hold: usize,
+    may: impl Fn(usize, usize) -> bool,
 ) -> Told {
     let mut told = Told::default();
     let (mut next, mut heard) = (0, None::<Instant>);
@@ -252,7 +252,10 @@ pub(crate) async fn client(
         let received = tokio::select! {
             biased;
             received = socket.0.next() => received,
-            _ = clock.tick(), if next < messages.len() && (next != hold || told.moves > 0) => {
+            _ = clock.tick(), if next < messages.len() => {
+                if !may(next, told.moves) {
+                    continue;
+                }
                 // Who has moved is told so by what it reads next.
                 if socket.0.send(messages[next].clone()).await.is_ok() {
                     next += 1;

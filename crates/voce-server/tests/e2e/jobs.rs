@@ -82,7 +82,8 @@ async fn a_recording_is_taken_at_once_and_its_text_is_fetched_later() {
     }
     assert_eq!(ask(&server, "k2", "GET", "").await.json()["data"], json!([]));
     assert_eq!(ask(&server, "k1", "GET", "").await.json()["data"].as_array().unwrap().len(), 1);
-    assert_eq!(server.metric("voce_job_events_total{outcome=\"done\"}").await, 1.0);
+    // The counter follows the record.
+    server.until("voce_job_events_total{outcome=\"done\"}", 1.0).await;
     assert_eq!(server.metric("voce_jobs{phase=\"done\"}").await, 1.0);
     // Nothing on disk names a key.
     let record = std::fs::read_to_string(dir.path().join(format!("{id}.job"))).unwrap();
@@ -121,7 +122,7 @@ async fn what_cannot_be_done_is_told() {
     assert_eq!(ask(&server, "k1", "GET", &format!("/{poisoned}/result")).await.status, StatusCode::CONFLICT);
     id(&submit(&server, "k1", &file, &[]).await);
     assert_eq!(submit(&server, "k1", &file, &[]).await.error(), "over_quota");
-    assert_eq!(server.metric("voce_job_events_total{outcome=\"failed\"}").await, 1.0);
+    server.until("voce_job_events_total{outcome=\"failed\"}", 1.0).await;
     // A server that keeps none says so.
     let without = Setup { speak: false, ..Default::default() }.start().await;
     assert_eq!(without.get(PATH).await.error(), "no_jobs");

@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use voce_server::route::{Route, RouteOptions};
 use voce_server::{Limits, ServerOptions};
 
@@ -44,39 +45,48 @@ async fn serial(at: SocketAddr) -> Vec<Told> {
     for n in 0..4 {
         let (door, first) = stream(n);
         let messages = door.messages(&speech(first, CLIPS));
-        all.push(client(door, at, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, usize::MAX).await);
+        all.push(client(door, at, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, |_, _| true).await);
     }
     all
 }
 
-/// Runs all streams to `at` while `roll` is told how many messages the slowest has sent.
+/// Runs all streams to `at` while `roll` is told how many messages the slowest has sent. No stream ends before `roll` does, however
+/// slow the machine is.
 async fn crowd<F>(at: SocketAddr, roll: impl FnOnce(Arc<Vec<AtomicUsize>>) -> F) -> Vec<Told>
 where
     F: Future<Output = Running>,
 {
     let sent: Arc<Vec<AtomicUsize>> = Arc::new((0..STREAMS).map(|_| AtomicUsize::new(0)).collect());
-    let clients = (0..STREAMS).map(|n| {
-        let sent = sent.clone();
-        tokio::spawn(async move {
+    let rolled = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for n in 0..STREAMS {
+        let (sent, rolled) = (sent.clone(), rolled.clone());
+        clients.spawn(async move {
             let (door, first) = stream(n);
             let messages = door.messages(&speech(first, CLIPS));
             let count = |k: usize| sent[n].store(k, Ordering::Relaxed);
-            client(door, at, |_| at, &messages, PACE, count, usize::MAX).await
-        })
-    });
-    let clients: Vec<_> = clients.collect();
-    let mut last = roll(sent).await;
-    let mut told = Vec::new();
-    for client in clients {
-        told.push(client.await.unwrap());
+            let may = |next: usize, _| next + 1 < messages.len() || rolled.load(Ordering::Relaxed);
+            (n, client(door, at, |_| at, &messages, PACE, count, may).await)
+        });
     }
+    let mut last = tokio::select! {
+        last = roll(sent) => last,
+        // None has reason to end now; one that has failed says why.
+        early = clients.join_next() => panic!("a stream ended too soon: {:?}", early.unwrap().unwrap()),
+    };
+    rolled.store(true, Ordering::Relaxed);
+    let mut told = clients.join_all().await;
+    told.sort_by_key(|(n, _)| *n);
     last.stop();
     last.gone().await;
-    told
+    told.into_iter().map(|(_, told)| told).collect()
 }
 
-async fn until(sent: &[AtomicUsize], messages: usize) {
-    while sent.iter().any(|n| n.load(Ordering::Relaxed) < messages) {
+/// Waits until every stream has sent some messages and all are heard by one server or the other.
+async fn until(sent: &[AtomicUsize], messages: usize, one: &Running, two: &Running) {
+    while sent.iter().any(|n| n.load(Ordering::Relaxed) < messages)
+        || one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64
+    {
         tokio::time::sleep(PACE).await;
     }
 }
@@ -112,10 +122,7 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
         tokio::time::sleep(PACE).await;
     }
     let told = crowd(at, |sent| async move {
-        until(&sent, 40).await;
-        while one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64 {
-            tokio::time::sleep(PACE).await;
-        }
+        until(&sent, 40, &one, &two).await;
         one.stop();
         one.gone().await;
         let again = serve(a, b, agent_a).await;
@@ -158,7 +165,8 @@ async fn haproxy_leads_twenty_streams_to_the_machine_that_goes_on() {
     let alone = serial(b).await;
     let at = balancer.1;
     let told = crowd(at, |sent| async move {
-        until(&sent, 40).await;
+        until(&sent, 40, &one, &two).await;
+        assert!(one.metric(ACTIVE).await > 0.0, "haproxy left one server without a stream");
         one.stop();
         one.gone().await;
         let again = serve(a, b, agent_a).await;
@@ -168,6 +176,7 @@ async fn haproxy_leads_twenty_streams_to_the_machine_that_goes_on() {
     })
     .await;
     drop(balancer);
-    assert!(told.iter().map(|t| t.moves).sum::<usize>() > STREAMS);
+    let moves: Vec<usize> = told.iter().map(|t| t.moves).collect();
+    assert!(moves.iter().all(|n| *n > 0) && moves.contains(&2), "{moves:?}");
     check("haproxy", &alone, &told);
 }
