@@ -5,6 +5,9 @@ use super::gemm::Gemm;
 use super::lanes::LANES;
 use super::quant::GROUP;
 
+/// How far ahead of a single row its weights are asked for, in bytes of a panel.
+const AHEAD: usize = 2048;
+
 /// Bytes of a panel per step of four inputs.
 pub(super) const STEP: usize = 4 * LANES;
 
@@ -33,14 +36,17 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
         for n in 0..NR {
             b[n] = weights(g, output + n * V::OUTPUTS);
         }
+        let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
         // Rows are multiples of 64 inputs long: two steps at once leave the ports of products to them.
         for pair in 0..g.k / 8 {
             for k in [2 * pair, 2 * pair + 1] {
                 let mut w = [V::splat(0); NR];
                 for n in 0..NR {
-                    if MR == 1 && k % 16 == 0 {
-                        // A panel tile is 1 KiB: fetch the one eight tiles ahead.
-                        V::prefetch(b[n].wrapping_add(k * STEP + 8192));
+                    if MR == 1 && n * V::OUTPUTS % LANES == 0 {
+                        // Behind its panel comes the one that this register takes next.
+                        let ahead = k * STEP + AHEAD;
+                        let on = if ahead < g.panel { 0 } else { beside };
+                        V::prefetch(b[n].wrapping_add(ahead + on));
                     }
                     w[n] = V::load(b[n].add(k * STEP)).prepared();
                 }

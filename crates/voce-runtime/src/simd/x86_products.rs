@@ -85,7 +85,7 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
                 while at < width {
                     let mut r = 0;
                     let nr = match rows {
-                        1 if width == WAITING => WAITING / V::OUTPUTS / 2,
+                        1 if width == WAITING => WAITING / V::OUTPUTS,
                         _ if V::OUTPUTS < LANES || width == WAITING => 2,
                         _ => 1,
                     };
@@ -105,6 +105,7 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
                             (4, _) => split_block::<V, 4, 2>(g, row, output, to),
                             (2, 1) => split_block::<V, 2, 1>(g, row, output, to),
                             (2, _) => split_block::<V, 2, 2>(g, row, output, to),
+                            (_, 8) => split_block::<V, 1, 8>(g, row, output, to),
                             (_, 4) => split_block::<V, 1, 4>(g, row, output, to),
                             (_, 2) => split_block::<V, 1, 2>(g, row, output, to),
                             _ => split_block::<V, 1, 1>(g, row, output, to),
