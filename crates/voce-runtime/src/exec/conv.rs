@@ -5,6 +5,7 @@
 //! ordinary one whose `s * channels` outputs are `s` rows. State is the last input rows, activated. With int8
 //! weights the taps of each output row are quantised together, so that it depends on no other row.
 
+use super::conv_staging::Staging;
 use super::linear::{Operand, OperandKind, OperandLayout, Product, run_product};
 use super::{Buffer, Exec, Shared, Snake, Span, Vector};
 use crate::cuda::PastRows;
@@ -102,61 +103,6 @@ pub struct ConvOp<'a> {
     pub add: bool,
 }
 
-/// How the operand of a convolution lies in memory.
-enum Way {
-    /// The rows as they are: the taps of an output row are neighbours.
-    InPlace,
-    /// The taps of each output row together.
-    Gathered,
-    /// Rows a dilation apart are neighbours.
-    Phases(Phases),
-}
-
-/// Rows of each phase from which a dilated convolution runs phase by phase: each reads the weights anew, and nothing is
-/// copied once per tap.
-const PHASE_ROWS: usize = 48;
-
-/// Output rows whose operands lie a constant distance apart.
-struct Stretch {
-    /// Where the first operand begins, in values.
-    at: usize,
-    /// From one operand to the next, in values.
-    lda: usize,
-    /// Output rows.
-    rows: usize,
-    /// The first of them, and how far they are from each other.
-    row: usize,
-    apart: usize,
-    /// Output rows of the stretches before.
-    before: usize,
-}
-
-/// Every n-th row of a sequence, from each of the first n.
-#[derive(Clone, Copy)]
-struct Phases {
-    /// Rows of the shorter ones.
-    rows: usize,
-    /// Phases that have one more; they come first.
-    longer: usize,
-}
-
-impl Phases {
-    fn new(rows: usize, dilation: usize) -> Self {
-        Self { rows: rows / dilation, longer: rows % dilation }
-    }
-
-    /// Rows of a phase.
-    fn rows(&self, phase: usize) -> usize {
-        self.rows + usize::from(phase < self.longer)
-    }
-
-    /// Values before a phase, where `size` of them hold a number of rows.
-    fn before(&self, phase: usize, size: impl Fn(usize) -> usize) -> usize {
-        let longer = phase.min(self.longer);
-        longer * size(self.rows + 1) + (phase - longer) * size(self.rows)
-    }
-}
-
 impl ConvOp<'_> {
     /// Past rows that a convolution of this kernel keeps.
     pub fn history(taps: usize, stride: usize, dilation: usize) -> usize {
@@ -216,65 +162,35 @@ impl Exec {
         state: &mut ConvState,
         out: &mut Buffer,
     ) {
-        let (cin, hist) = (op.x.cols, state.spec.history);
-        let rows_in: usize = op.spans.iter().map(|s| s.rows).sum();
-        assert_eq!(op.w.k, op.taps * cin, "kernel width");
-        assert_eq!(state.spec.channels, cin, "state channels");
-        assert_eq!(hist, ConvOp::history(op.taps, op.stride, op.dilation), "state history");
-        assert!(rows_in <= op.x.rows, "input rows");
-        op.w.expect_place(self.cuda.is_some());
-        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
-        let out_stride = if op.w.n > out.cols { op.w.n } else { out.cols };
-        assert!(out_stride.is_multiple_of(out.cols), "outputs fold into rows");
-        let quantised = op.w.format == Format::Int8 && self.cuda.is_none();
-        let kind = if quantised { OperandKind::F32 } else { OperandKind::of(op.w.format, self.kernels) };
-        assert!(
-            matches!(kind, OperandKind::F32 | OperandKind::Bf16),
-            "convolution weights are f32, bf16 or int8"
-        );
-        let value = if kind == OperandKind::F32 { 4 } else { 2 };
-        let slack = op.w.kp;
-        let padded = |values: usize| (values + slack).next_multiple_of(32);
-        let way = |rows: usize| match op.dilation {
-            1 => Way::InPlace,
-            d if op.stride == 1 && rows >= PHASE_ROWS * d => Way::Phases(Phases::new(hist + rows, d)),
-            _ => Way::Gathered,
-        };
-        let staged = |rows: usize| match way(rows) {
-            Way::InPlace => padded((hist + rows) * cin),
-            Way::Gathered => padded(rows / op.stride * op.w.k),
-            Way::Phases(p) => p.before(op.dilation, |rows| padded(rows * cin)),
-        };
-        let total: usize = op.spans.iter().map(|s| staged(s.rows)).sum();
-        let mut longest = 0;
-        for s in op.spans {
-            assert!(s.rows.is_multiple_of(op.stride), "rows in steps of the stride");
-            longest = longest.max(s.rows);
-        }
-        assert!(rows_in / op.stride * out_stride <= out.data.len(), "output rows");
-        assert!(op.bias.is_none_or(|b| b.len() == op.w.n), "bias length");
+        let (cin, rows_in) = (op.x.cols, op.spans.iter().map(|s| s.rows).sum::<usize>());
+        let out_stride = op.w.n.max(out.cols);
+        self.check_conv(op, state, rows_in, out);
         if rows_in == 0 {
             return;
         }
         if let Some(cuda) = &mut self.cuda {
             return cuda.conv(op, snake, rows_in / op.stride, state, out);
         }
-        self.scratch.operand.reserve_zeroed(total * value);
-        self.reserve_products(longest);
-        let threads = self.pool.threads();
         let kernels = self.kernels;
+        let quantised = op.w.format == Format::Int8;
+        let kind = if quantised { OperandKind::F32 } else { OperandKind::of(op.w.format, kernels) };
+        let staging = Staging::new(op, kind, state.spec.history);
+        self.scratch.operand.reserve_zeroed(staging.bytes());
+        self.reserve_products(op.spans.iter().map(|s| s.rows).max().unwrap_or(0));
+        let threads = self.pool.threads();
         let outputs = if quantised { rows_in / op.stride } else { 0 };
         let layout = OperandLayout::new(OperandKind::of(op.w.format, kernels), outputs, op.w);
         self.scratch.quantised.reserve_zeroed(layout.bytes);
         self.scratch.scales.reserve_zeroed(outputs);
+        // A row of the input as the product takes it.
+        let activate = |row: &[f32], to: &mut [f32]| {
+            // SAFETY: both hold a row of `cin` values.
+            unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, to.as_mut_ptr()) };
+        };
         for s in op.spans {
             if state.spec.replicate && state.fresh[s.slot] && s.rows > 0 {
-                let first: usize = first_row(op.spans, s.slot);
-                let row = op.x.row(first);
-                for h in state.slot_mut(s.slot).chunks_exact_mut(cin) {
-                    // SAFETY: both hold a row of `cin` values.
-                    unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, h.as_mut_ptr()) };
-                }
+                let row = op.x.row(first_row(op.spans, s.slot));
+                state.slot_mut(s.slot).chunks_exact_mut(cin).for_each(|to| activate(row, to));
             }
         }
 
@@ -282,104 +198,16 @@ impl Exec {
         let products = Shared(self.scratch.products.as_mut_ptr());
         let bytes = Shared(self.scratch.quantised.as_mut_ptr());
         let scales = Shared(self.scratch.scales.as_mut_ptr());
-        // Copies `n` values (activated unless they come from the history) to value offset `to`.
-        let copy = |from: &[f32], act: Activation, to: usize| {
-            // SAFETY: `to..to + n` lies in the reserved operand and belongs to the calling worker.
-            unsafe {
-                let at = operand.get().add(to * value);
-                match kind {
-                    OperandKind::F32 => (kernels.map)(from.as_ptr(), from.len(), act, at.cast()),
-                    _ => (kernels.map_bf16)(from.as_ptr(), from.len(), act, at.cast()),
-                }
-            }
-        };
         let past = &*state;
-        self.pool.run(|id| {
-            let (mut base, mut first) = (0, 0);
-            for s in op.spans {
-                let history = past.slot(s.slot);
-                let row_to = |r: usize, to: usize| {
-                    if r < hist {
-                        copy(&history[r * cin..(r + 1) * cin], Activation::None, to);
-                    } else {
-                        copy(op.x.row(first + r - hist), op.pre, to);
-                    }
-                };
-                // Kernels read what follows a part's rows against zero weights, so it must hold numbers.
-                let clear = |used: usize, end: usize| {
-                    if id == threads - 1 {
-                        // SAFETY: the tail of this part of the operand, which no worker copies to.
-                        unsafe { operand.get().add(used * value).write_bytes(0, (end - used) * value) };
-                    }
-                };
-                let len = staged(s.rows);
-                match way(s.rows) {
-                    Way::Gathered => {
-                        for t in share(s.rows / op.stride, 1, id, threads) {
-                            for tap in 0..op.taps {
-                                row_to(t * op.stride + tap * op.dilation, base + t * op.w.k + tap * cin);
-                            }
-                        }
-                        clear(base + s.rows / op.stride * op.w.k, base + len);
-                    }
-                    Way::Phases(p) => {
-                        for r in share(hist + s.rows, 1, id, threads) {
-                            let phase = base + p.before(r % op.dilation, |rows| padded(rows * cin));
-                            row_to(r, phase + r / op.dilation * cin);
-                        }
-                        for phase in 0..op.dilation {
-                            let at = |phase| base + p.before(phase, |rows| padded(rows * cin));
-                            clear(at(phase) + p.rows(phase) * cin, at(phase + 1));
-                        }
-                    }
-                    Way::InPlace => {
-                        if id == 0 && hist > 0 {
-                            copy(history, Activation::None, base);
-                        }
-                        let part = share(s.rows, 1, id, threads);
-                        if !part.is_empty() {
-                            let from = &op.x.data[(first + part.start) * cin..(first + part.end) * cin];
-                            copy(from, op.pre, base + (hist + part.start) * cin);
-                        }
-                        clear(base + (hist + s.rows) * cin, base + len);
-                    }
-                }
-                base += len;
-                first += s.rows;
-            }
-        });
-
-        let each_stretch = |f: &mut dyn FnMut(Stretch)| {
-            let (mut base, mut first) = (0, 0);
-            for s in op.spans {
-                let (rows, row) = (s.rows / op.stride, first / op.stride);
-                match way(s.rows) {
-                    Way::InPlace => {
-                        f(Stretch { at: base, lda: op.stride * cin, rows, row, apart: 1, before: row });
-                    }
-                    Way::Gathered => f(Stretch { at: base, lda: op.w.k, rows, row, apart: 1, before: row }),
-                    Way::Phases(p) => {
-                        let mut before = row;
-                        for phase in 0..op.dilation {
-                            let at = base + p.before(phase, |rows| padded(rows * cin));
-                            let rows = p.rows(phase) - (op.taps - 1);
-                            let apart = op.dilation;
-                            f(Stretch { at, lda: cin, rows, row: row + phase, apart, before });
-                            before += rows;
-                        }
-                    }
-                }
-                base += staged(s.rows);
-                first += s.rows;
-            }
-        };
+        // SAFETY: the operand has room for all of it, and each worker writes its own part.
+        self.pool.run(|id| unsafe { staging.fill(kernels, past, operand.get(), id, threads) });
         if quantised {
             self.pool.run(|id| {
-                each_stretch(&mut |s| {
+                staging.stretches(&mut |s| {
                     for r in share(s.rows, 1, id, threads) {
                         // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
                         unsafe {
-                            let x = operand.get().add((s.at + r * s.lda) * value).cast::<f32>();
+                            let x = operand.get().add(staging.at(s.at + r * s.lda)).cast::<f32>();
                             let to = bytes.get().add((s.before + r) * layout.row);
                             *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, op.w.k, op.w.kp, to);
                         }
@@ -390,28 +218,19 @@ impl Exec {
 
         let out = Shared(out.data.as_mut_ptr());
         self.pool.run(|id| {
-            each_stretch(&mut |s| {
+            staging.stretches(&mut |s| {
                 // SAFETY: inside the reserved operand, or the reserved quantised rows.
-                let operand = unsafe {
+                let (a, lda, scales) = unsafe {
                     if quantised {
-                        Operand {
-                            a: bytes.get().add(s.before * layout.row),
-                            lda: layout.row,
-                            scales: scales.get().add(s.before),
-                            sums: std::ptr::null(),
-                        }
+                        let a = bytes.get().add(s.before * layout.row);
+                        (a, layout.row, scales.get().add(s.before).cast_const())
                     } else {
-                        Operand {
-                            a: operand.get().add(s.at * value),
-                            lda: s.lda * value,
-                            scales: std::ptr::null(),
-                            sums: std::ptr::null(),
-                        }
+                        (operand.get().add(staging.at(s.at)), staging.at(s.lda), std::ptr::null())
                     }
                 };
                 let product = Product {
                     w: op.w,
-                    operand,
+                    operand: Operand { a, lda, scales, sums: std::ptr::null() },
                     rows: s.rows,
                     bias: op.bias,
                     act: op.act,
@@ -427,11 +246,28 @@ impl Exec {
                 };
             });
         });
+        remember(op.x, op.spans, state, activate);
+    }
 
-        remember(op.x, op.spans, state, |row, to| {
-            // SAFETY: both hold a row of `cin` values.
-            unsafe { (kernels.map)(row.as_ptr(), cin, op.pre, to.as_mut_ptr()) };
-        });
+    /// Ends the program where a convolution's parts do not fit each other.
+    fn check_conv(&mut self, op: &ConvOp<'_>, state: &ConvState, rows_in: usize, out: &Buffer) {
+        assert_eq!(op.w.k, op.taps * op.x.cols, "kernel width");
+        assert_eq!(state.spec.channels, op.x.cols, "state channels");
+        assert_eq!(state.spec.history, ConvOp::history(op.taps, op.stride, op.dilation), "state history");
+        assert!(rows_in <= op.x.rows, "input rows");
+        assert!(op.spans.iter().all(|s| s.rows.is_multiple_of(op.stride)), "rows in steps of the stride");
+        op.w.expect_place(self.cuda.is_some());
+        self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
+        let is_taken = match op.w.format {
+            Format::F32 | Format::Bf16 => true,
+            Format::Int8 => self.cuda.is_none(),
+            _ => false,
+        };
+        assert!(is_taken, "convolution weights are f32, bf16 or, on CPUs, int8");
+        let out_stride = op.w.n.max(out.cols);
+        assert!(out_stride.is_multiple_of(out.cols), "outputs fold into rows");
+        assert!(rows_in / op.stride * out_stride <= out.data.len(), "output rows");
+        assert!(op.bias.is_none_or(|b| b.len() == op.w.n), "bias length");
     }
 
     /// Depthwise transposed convolution: `stride` output rows per input row, each channel by itself.

@@ -6,6 +6,7 @@ mod attention;
 mod buffer;
 mod capabilities;
 mod conv;
+mod conv_staging;
 mod cross_attention;
 mod depthwise;
 mod guide;
