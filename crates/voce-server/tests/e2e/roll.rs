@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -50,11 +50,11 @@ async fn serial(at: SocketAddr) -> Vec<Told> {
     all
 }
 
-/// Runs all streams to `at` while `roll` is told how many messages the slowest has sent. No stream ends before `roll` does, however
-/// slow the machine is.
-async fn crowd<F>(at: SocketAddr, roll: impl FnOnce(Arc<Vec<AtomicUsize>>) -> F) -> Vec<Told>
+/// Runs all streams to `at` while `roll`, which is told how many messages each has sent, replaces the servers; it says who serves
+/// now and when it began. No stream ends before that, however slow the machine is.
+async fn crowd<F>(at: SocketAddr, roll: impl FnOnce(Arc<Vec<AtomicUsize>>) -> F) -> (Vec<Told>, Instant)
 where
-    F: Future<Output = Running>,
+    F: Future<Output = (Running, Instant)>,
 {
     let sent: Arc<Vec<AtomicUsize>> = Arc::new((0..STREAMS).map(|_| AtomicUsize::new(0)).collect());
     let rolled = Arc::new(AtomicBool::new(false));
@@ -69,7 +69,7 @@ where
             (n, client(door, at, |_| at, &messages, PACE, count, may).await)
         });
     }
-    let mut last = tokio::select! {
+    let (mut last, begun) = tokio::select! {
         last = roll(sent) => last,
         // None has reason to end now; one that has failed says why.
         early = clients.join_next() => panic!("a stream ended too soon: {:?}", early.unwrap().unwrap()),
@@ -79,7 +79,7 @@ where
     told.sort_by_key(|(n, _)| *n);
     last.stop();
     last.gone().await;
-    told.into_iter().map(|(_, told)| told).collect()
+    (told.into_iter().map(|(_, told)| told).collect(), begun)
 }
 
 /// Waits until every stream has sent some messages and all are heard by one server or the other.
@@ -92,14 +92,26 @@ async fn until(sent: &[AtomicUsize], messages: usize, one: &Running, two: &Runni
 }
 
 #[allow(clippy::print_stderr)]
-fn check(what: &str, alone: &[Told], told: &[Told]) {
+fn check(what: &str, alone: &[Told], told: &[Told], begun: Instant) {
     for (n, told) in told.iter().enumerate() {
         assert_eq!(told.words(), alone[n % 4].words(), "{what} {n}");
         assert_eq!(told.lasting, alone[n % 4].lasting, "{what} {n}");
     }
-    let mut pauses: Vec<u128> = told.iter().step_by(2).map(|t| t.pause.as_millis()).collect();
-    pauses.sort_unstable();
-    eprintln!("{what}: longest pause in the answers of each moshi stream, ms: {pauses:?}");
+    // The longest pause in the answers of each moshi stream that ended before the servers were replaced, and after.
+    let longest = |before: bool| {
+        let of = |t: &Told| {
+            let gaps = t.answers.windows(2).filter(|w| (w[1] < begun) == before);
+            gaps.map(|w| (w[1] - w[0]).as_millis()).max().unwrap_or(0)
+        };
+        let mut all: Vec<u128> = told.iter().step_by(2).map(of).collect();
+        all.sort_unstable();
+        all
+    };
+    eprintln!(
+        "{what}: longest pause of each stream, ms: {:?} before, {:?} since",
+        longest(true),
+        longest(false)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,8 +133,9 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
     while status().await["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {
         tokio::time::sleep(PACE).await;
     }
-    let told = crowd(at, |sent| async move {
+    let (told, begun) = crowd(at, |sent| async move {
         until(&sent, 40, &one, &two).await;
+        let begun = Instant::now();
         one.stop();
         one.gone().await;
         let again = serve(a, b, agent_a).await;
@@ -131,12 +144,12 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
         }
         two.stop();
         two.gone().await;
-        again
+        (again, begun)
     })
     .await;
     // Clients saw one socket each.
     assert!(told.iter().all(|t| t.moves == 0));
-    check("route", &alone, &told);
+    check("route", &alone, &told, begun);
     let seen = status().await;
     assert!(seen["moved"].as_u64().unwrap() > STREAMS as u64 && seen["lost"] == 0, "{seen}");
     stop.send(()).unwrap();
@@ -164,19 +177,20 @@ async fn haproxy_leads_twenty_streams_to_the_machine_that_goes_on() {
     };
     let alone = serial(b).await;
     let at = balancer.1;
-    let told = crowd(at, |sent| async move {
+    let (told, begun) = crowd(at, |sent| async move {
         until(&sent, 40, &one, &two).await;
         assert!(one.metric(ACTIVE).await > 0.0, "haproxy left one server without a stream");
+        let begun = Instant::now();
         one.stop();
         one.gone().await;
         let again = serve(a, b, agent_a).await;
         two.stop();
         two.gone().await;
-        again
+        (again, begun)
     })
     .await;
     drop(balancer);
     let moves: Vec<usize> = told.iter().map(|t| t.moves).collect();
     assert!(moves.iter().all(|n| *n > 0) && moves.contains(&2), "{moves:?}");
-    check("haproxy", &alone, &told);
+    check("haproxy", &alone, &told, begun);
 }
