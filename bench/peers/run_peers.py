@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# What holds voce, PyTorch, oneDNN, MKL and FBGEMM to an instruction set.
+LIMITS = ("VOCE_CPU", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "FBGEMM_ENABLE_INSTRUCTIONS")
 KEYS = ("rtf_p50", "rtf_best", "frame_ms", "first_audio_ms", "peak_rss_mb", "cpu_s")
 
 
@@ -39,7 +41,7 @@ def machine() -> dict:
         "l3": rows.get("L3 cache"),
         "flags": [f for f in wanted if f in flags],
         # All engines are held to one instruction set by these.
-        "limited": {name: os.environ[name] for name in ("VOCE_CPU", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ},
+        "limited": {name: os.environ[name] for name in LIMITS if name in os.environ},
         "load_before": os.getloadavg(),
         "kernel": os.uname().release,
     }
@@ -70,11 +72,11 @@ def engines(a) -> dict[str, list[str]]:
     return out
 
 
-def once(command: list[str], limit: float) -> dict:
-    """One run in a process of its own; its peak memory and CPU time come from the kernel."""
+def once(command: list[str], limit: float, more: dict[str, str] | None = None) -> dict:
+    """One run in a process of its own, with `more` in its environment; its peak memory and CPU time come from the kernel."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         try:
-            child = subprocess.Popen(command, stdout=stdout, stderr=stderr)
+            child = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=os.environ | (more or {}))
         except OSError as e:
             return {"skipped": f"cannot start {command[0]}: {e.strerror}"}
         end = time.monotonic() + limit
