@@ -325,7 +325,7 @@ def main(args):
         result = PHASES[name](args)
         record = {
             "what": "figures", "phase": name, "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-            "models": f"{pathlib.Path(args.speak).name if args.speak else 'nano-voice'}, nano-ear", "slots": args.slots, "seconds": round(time.monotonic() - begun, 1), **result,
+            "models": f"{pathlib.Path(args.speak).name if args.speak else 'nano-voice'}, nano-ear", "slots": args.slots, "threads": args.threads, "seconds": round(time.monotonic() - begun, 1), **result,
         }
         failed += [name] if result["problems"] else []
         if args.out:
