@@ -1,19 +1,20 @@
 //! One live stream through a router: messages both ways, and another machine when the one it has goes or dies.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::Message;
 use tungstenite::protocol::frame::coding::CloseCode;
@@ -67,18 +68,17 @@ impl Opening {
     }
 }
 
-/// One of a socket's two ways.
-struct Ends {
-    out: SplitSink<Socket, Message>,
-    from: SplitStream<Socket>,
-    /// Something was given to the way out and is not sent yet.
+/// One of a stream's two sockets.
+struct End {
+    socket: Socket,
+    /// Something was given to the socket and is not sent yet.
     is_dirty: bool,
     /// The way out is closed; what came before is still to be read.
     is_broken: bool,
     heard: Instant,
 }
 
-impl Ends {
+impl End {
     async fn new(upgraded: Upgraded, role: Role) -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(limits::WS_READ_BUFFER)
@@ -87,23 +87,44 @@ impl Ends {
             .max_message_size(Some(limits::MAX_WS_MESSAGE))
             .max_frame_size(Some(limits::MAX_WS_MESSAGE));
         let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), role, Some(config)).await;
-        let (out, from) = socket.split();
-        Self { out, from, is_dirty: false, is_broken: false, heard: Instant::now() }
+        Self { socket, is_dirty: false, is_broken: false, heard: Instant::now() }
     }
 
     /// Gives a message to the way out; false where it is closed.
     async fn feed(&mut self, message: Message) -> bool {
         self.is_dirty = true;
-        self.out.feed(message).await.is_ok()
+        self.socket.feed(message).await.is_ok()
     }
+
+    /// Sends what was given to the way out as far as it goes.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) {
+        if self.is_dirty
+            && let Poll::Ready(sent) = self.socket.poll_flush_unpin(cx)
+        {
+            self.is_dirty = false;
+            self.is_broken |= sent.is_err();
+        }
+    }
+}
+
+/// What a stream has to look at.
+enum Event {
+    /// Its machine says something, or is gone.
+    Back(Option<Result<Message, tungstenite::Error>>),
+    /// Its client says something, or is gone.
+    Front(Option<Result<Message, tungstenite::Error>>),
+    /// There is room for the next message of the client.
+    Room,
+    /// Some time has passed.
+    Tick,
 }
 
 /// A stream with its client and its machine.
 pub(super) struct Stream {
     nodes: Arc<Nodes>,
     opening: Opening,
-    front: Ends,
-    back: Ends,
+    front: End,
+    back: End,
     holds: Holds,
     held: Held,
     /// Number of the next message for the machine.
@@ -116,7 +137,7 @@ pub(super) struct Stream {
 }
 
 /// Why a stream ended.
-enum End {
+enum Over {
     /// One side said so, or is gone.
     Closed(Option<CloseFrame>),
     /// The client has gone.
@@ -135,7 +156,7 @@ impl Stream {
         held: Held,
         counts: (u64, u64),
     ) -> Self {
-        let (front, back) = (Ends::new(front, Role::Server).await, Ends::new(back, Role::Client).await);
+        let (front, back) = (End::new(front, Role::Server).await, End::new(back, Role::Client).await);
         let (taken, told) = counts;
         let held = held.after(taken);
         Self { nodes, opening, front, back, holds, held, next: taken, told, skip: 0, token: None }
@@ -143,11 +164,11 @@ impl Stream {
 
     /// Runs to the end.
     pub(super) async fn run(mut self) {
-        let end = self.relay().await;
-        let frame = match end {
-            End::Closed(frame) => frame,
-            End::Gone => None,
-            End::Lost => {
+        let over = self.relay().await;
+        let frame = match over {
+            Over::Closed(frame) => frame,
+            Over::Gone => None,
+            Over::Lost => {
                 self.nodes.counts.lost.fetch_add(1, Ordering::Relaxed);
                 let reason =
                     "the machine of this stream is gone and no other can go on with it: connect again";
@@ -155,14 +176,14 @@ impl Stream {
             }
         };
         let goodbye = async {
-            let _ = self.back.out.send(Message::Close(None)).await;
-            let _ = self.front.out.send(Message::Close(frame)).await;
-            while let Some(Ok(_)) = self.front.from.next().await {}
+            let _ = self.back.socket.send(Message::Close(None)).await;
+            let _ = self.front.socket.send(Message::Close(frame)).await;
+            while let Some(Ok(_)) = self.front.socket.next().await {}
         };
         let _ = tokio::time::timeout(limits::WS_CLOSE, goodbye).await;
     }
 
-    async fn relay(&mut self) -> End {
+    async fn relay(&mut self) -> Over {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -173,47 +194,64 @@ impl Stream {
                 self.next += 1;
                 self.back.is_broken = !self.back.feed(message).await;
             }
-            let all_sent = self.next == self.held.end();
-            tokio::select! {
-                sent = self.back.out.flush(), if self.back.is_dirty => {
-                    self.back.is_dirty = false;
-                    self.back.is_broken |= sent.is_err();
-                }
-                sent = self.front.out.flush(), if self.front.is_dirty => {
-                    self.front.is_dirty = false;
-                    if sent.is_err() {
-                        return End::Gone;
-                    }
-                }
-                message = self.back.from.next(), if !self.front.is_dirty => {
+            let event = poll_fn(|cx| self.poll_event(cx, &mut tick)).await;
+            if self.front.is_broken {
+                return Over::Gone;
+            }
+            match event {
+                Event::Back(message) => {
                     self.back.heard = Instant::now();
-                    if let Err(end) = self.pass_back(message).await {
-                        return end;
+                    if let Err(over) = self.pass_back(message).await {
+                        return over;
                     }
                 }
-                message = self.front.from.next(), if all_sent && !self.back.is_dirty && !self.back.is_broken => {
+                Event::Front(message) => {
                     self.front.heard = Instant::now();
                     match message {
                         Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                             self.held.push(message, self.front.heard, self.next);
                         }
                         Some(Ok(Message::Close(frame))) => {
-                            let _ = self.back.out.send(Message::Close(frame.clone())).await;
-                            return End::Closed(frame);
+                            let _ = self.back.socket.send(Message::Close(frame.clone())).await;
+                            return Over::Closed(frame);
                         }
                         Some(Ok(_)) => {}
-                        Some(Err(_)) | None => return End::Gone,
+                        Some(Err(_)) | None => return Over::Gone,
                     }
                 }
-                _ = tick.tick() => if let Err(end) = self.look().await {
-                    return end;
-                },
+                Event::Room => {}
+                Event::Tick => {
+                    if let Err(over) = self.look().await {
+                        return over;
+                    }
+                }
             }
         }
     }
 
+    /// The next thing to look at: what both sockets have to send goes out first, and neither is read while the other has not
+    /// taken what came before.
+    fn poll_event(&mut self, cx: &mut Context<'_>, tick: &mut Interval) -> Poll<Event> {
+        self.back.poll_sent(cx);
+        self.front.poll_sent(cx);
+        if !self.front.is_dirty
+            && let Poll::Ready(message) = self.back.socket.poll_next_unpin(cx)
+        {
+            return Poll::Ready(Event::Back(message));
+        }
+        let all_sent = self.next == self.held.end() && !self.back.is_dirty && !self.back.is_broken;
+        if all_sent && let Poll::Ready(message) = self.front.socket.poll_next_unpin(cx) {
+            return Poll::Ready(Event::Front(message));
+        }
+        let has_room = !self.back.is_dirty && !self.back.is_broken && self.next < self.held.end();
+        if has_room || self.front.is_broken {
+            return Poll::Ready(Event::Room);
+        }
+        tick.poll_tick(cx).map(|_| Event::Tick)
+    }
+
     /// Passes on what a machine says.
-    async fn pass_back(&mut self, message: Option<Result<Message, tungstenite::Error>>) -> Result<(), End> {
+    async fn pass_back(&mut self, message: Option<Result<Message, tungstenite::Error>>) -> Result<(), Over> {
         match message {
             Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                 let is_lasting = !is_passing(&message);
@@ -222,7 +260,7 @@ impl Stream {
                     return Ok(());
                 }
                 self.told += u64::from(is_lasting);
-                if self.front.feed(message).await { Ok(()) } else { Err(End::Gone) }
+                if self.front.feed(message).await { Ok(()) } else { Err(Over::Gone) }
             }
             Some(Ok(Message::Ping(word))) => {
                 if let Some((token, taken)) = std::str::from_utf8(&word).ok().and_then(saved) {
@@ -241,20 +279,20 @@ impl Stream {
                         self.nodes.counts.moved.fetch_add(1, Ordering::Relaxed);
                         Ok(())
                     }
-                    None => Err(End::Closed(Some(frame))),
+                    None => Err(Over::Closed(Some(frame))),
                 }
             }
-            Some(Ok(Message::Close(None))) => Err(End::Closed(None)),
+            Some(Ok(Message::Close(None))) => Err(Over::Closed(None)),
             Some(Ok(_)) => Ok(()),
             Some(Err(_)) | None => self.revive().await,
         }
     }
 
     /// Looks at who has been silent for too long.
-    async fn look(&mut self) -> Result<(), End> {
+    async fn look(&mut self) -> Result<(), Over> {
         let silent = self.front.heard.elapsed();
         if silent > limits::WS_IDLE {
-            return Err(End::Gone);
+            return Err(Over::Gone);
         }
         if silent > limits::WS_PING && !self.front.is_dirty {
             self.front.feed(Message::Ping(Bytes::new())).await;
@@ -273,11 +311,11 @@ impl Stream {
     }
 
     /// The machine has died: goes on from what it saved, or from the start where all of the stream is held.
-    async fn revive(&mut self) -> Result<(), End> {
+    async fn revive(&mut self) -> Result<(), Over> {
         self.nodes.fleet(|fleet| fleet.failed(self.holds.node));
         let token = self.token.clone();
         if token.is_none() && !self.held.is_whole() {
-            return Err(End::Lost);
+            return Err(Over::Lost);
         }
         self.go_on(token.as_deref()).await?;
         self.nodes.counts.revived.fetch_add(1, Ordering::Relaxed);
@@ -285,7 +323,7 @@ impl Stream {
     }
 
     /// Goes on at another machine, or from the start without a token.
-    async fn go_on(&mut self, token: Option<&str>) -> Result<(), End> {
+    async fn go_on(&mut self, token: Option<&str>) -> Result<(), Over> {
         let begun = Instant::now();
         while begun.elapsed() < SEARCH {
             match open(&self.nodes, &self.opening, token).await {
@@ -293,10 +331,10 @@ impl Stream {
                     let (taken, told) = counts(response.headers());
                     if !self.held.reaches(taken) {
                         tracing::warn!("a stream has moved whose last messages are not held any more");
-                        return Err(End::Lost);
+                        return Err(Over::Lost);
                     }
-                    let upgraded = hyper::upgrade::on(response).await.map_err(|_| End::Lost)?;
-                    self.back = Ends::new(upgraded, Role::Client).await;
+                    let upgraded = hyper::upgrade::on(response).await.map_err(|_| Over::Lost)?;
+                    self.back = End::new(upgraded, Role::Client).await;
                     self.holds = holds;
                     self.next = taken;
                     self.skip = self.told.saturating_sub(told);
@@ -305,12 +343,12 @@ impl Stream {
                 }
                 Opened::Answer(response) if !is_full(response.status()) => {
                     tracing::warn!(status = response.status().as_u16(), "a stream could not go on elsewhere");
-                    return Err(End::Lost);
+                    return Err(Over::Lost);
                 }
                 Opened::Answer(_) | Opened::Nobody => tokio::time::sleep(PAUSE).await,
             }
         }
-        Err(End::Lost)
+        Err(Over::Lost)
     }
 }
 
