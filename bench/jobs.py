@@ -76,7 +76,7 @@ def measure(args, seconds, folder):
         run([args.voce, "--quiet", "jobs", "submit", str(empty), "--nats", url, *model])
         work_start = run(work)
         bulk_start = run([args.voce, "--quiet", "bulk", str(empty), "-o", str(folder / "one"), *how])
-        begun, waiting = used(nats.pid), None
+        begun = used(nats.pid)
         submit = run([args.voce, "--quiet", "jobs", "submit", str(lists), "--nats", url, *model])
         waiting = used(nats.pid)
         worker = run(work) - work_start

@@ -184,6 +184,16 @@ pub(crate) struct Told {
 }
 
 impl Told {
+    /// Lasting messages without their numbers, those that say that audio was committed apart: when a client commits is not
+    /// tied to what is heard meanwhile.
+    pub(crate) fn settled(&self) -> (Vec<Value>, Vec<Value>) {
+        let plain = self.lasting.iter().cloned().map(|mut value| {
+            value.as_object_mut().unwrap().remove("event_id");
+            value
+        });
+        plain.partition(|value| value["type"] != "input_audio_buffer.committed")
+    }
+
     /// Words in order.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();

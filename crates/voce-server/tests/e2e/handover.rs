@@ -37,7 +37,7 @@ async fn moves(door: Door, from: Running, to: &Running) {
     let moved = client(door, at, |_| to.addr, &messages, Duration::ZERO, stop, may).await;
     assert_eq!(moved.moves, 1, "{door:?}");
     assert_eq!(moved.words(), alone.words(), "{door:?}");
-    assert_eq!(moved.lasting, alone.lasting, "{door:?}");
+    assert_eq!(moved.settled(), alone.settled(), "{door:?}");
     from.into_inner().unwrap().gone().await;
 }
 
