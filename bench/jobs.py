@@ -82,7 +82,7 @@ def measure(args, seconds, folder):
         worker = run(work) - work_start
         ended = used(nats.pid)
         plain = run(bulk) - bulk_start
-        texts = sum(1 for _ in (folder / "texts").rglob("*.json"))
+        texts = sum(path.is_file() for path in (folder / "texts").rglob("*"))
     finally:
         nats.terminate()
         nats.wait()
