@@ -184,14 +184,15 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Lasting messages without their numbers, those that say that audio was committed apart: when a client commits is not
-    /// tied to what is heard meanwhile.
-    pub(crate) fn settled(&self) -> (Vec<Value>, Vec<Value>) {
-        let plain = self.lasting.iter().cloned().map(|mut value| {
-            value.as_object_mut().unwrap().remove("event_id");
-            value
-        });
-        plain.partition(|value| value["type"] != "input_audio_buffer.committed")
+    /// Lasting messages without their numbers, those that say that audio was committed apart, and the numbers: when a client
+    /// commits is not tied to what is heard meanwhile.
+    pub(crate) fn settled(&self) -> (Vec<Value>, Vec<Value>, Vec<Value>) {
+        let mut plain = self.lasting.clone();
+        let numbers =
+            plain.iter_mut().filter_map(|value| value.as_object_mut()?.remove("event_id")).collect();
+        let (heard, committed) =
+            plain.into_iter().partition(|value| value["type"] != "input_audio_buffer.committed");
+        (heard, committed, numbers)
     }
 
     /// Words in order.
