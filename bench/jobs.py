@@ -54,13 +54,13 @@ def used(pid):
 
 def measure(args, seconds, folder):
     lists = folder / "list.jsonl"
-    empty = folder / "empty.jsonl"
+    single = folder / "single.jsonl"
     with lists.open("w") as out:
         for job in range(args.jobs):
             path = folder / f"{job}.wav"
             recording(path, seconds, job)
             out.write(json.dumps({"id": f"{job}", "audio_filepath": str(path)}) + "\n")
-    empty.write_text(lists.read_text().splitlines()[0] + "\n")
+    single.write_text(lists.read_text().splitlines()[0] + "\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     nats = subprocess.Popen([args.nats_server, "-js", "-a", "127.0.0.1", "-p", str(port), "-sd", str(folder / "nats")],
@@ -73,9 +73,9 @@ def measure(args, seconds, folder):
         work = [args.voce, "--quiet", "work", "--nats", url, "--until-empty", "--results", str(folder / "texts"), *how]
         bulk = [args.voce, "--quiet", "bulk", str(lists), "-o", str(folder / "bulk"), *how]
         # One job alone: what opening the model and the queue costs.
-        run([args.voce, "--quiet", "jobs", "submit", str(empty), "--nats", url, *model])
+        run([args.voce, "--quiet", "jobs", "submit", str(single), "--nats", url, *model])
         work_start = run(work)
-        bulk_start = run([args.voce, "--quiet", "bulk", str(empty), "-o", str(folder / "one"), *how])
+        bulk_start = run([args.voce, "--quiet", "bulk", str(single), "-o", str(folder / "one"), *how])
         begun = used(nats.pid)
         submit = run([args.voce, "--quiet", "jobs", "submit", str(lists), "--nats", url, *model])
         waiting = used(nats.pid)
