@@ -5,7 +5,7 @@ use voce_runtime::{
     UpsampleOp, Vector,
 };
 
-use crate::{Loader, WeightError};
+use crate::{Linear, Loader, WeightError};
 
 /// What stands before the first row of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +135,7 @@ impl Conv1d {
             x,
             spans: io.spans,
             pre: io.pre,
+            snakes: None,
             first: &self.w,
             first_bias: self.bias.as_ref(),
             taps: a.kernel,
@@ -143,6 +144,32 @@ impl Conv1d {
             second_bias: second.bias.as_ref(),
         };
         exec.residual(&op, state, out)
+    }
+
+    /// `x + second(snake(self(snake(x))))` in one pass, with a periodic activation before each, if the executor can;
+    /// otherwise nothing happens. `state` is this convolution's.
+    pub fn residual_snaked(
+        &self,
+        exec: &mut Exec,
+        snakes: [Snake<'_>; 2],
+        second: &Linear,
+        (x, spans): (&Buffer, &[Span]),
+        state: &mut ConvState,
+        out: &mut Buffer,
+    ) -> bool {
+        let op = ResidualOp {
+            x,
+            spans,
+            pre: Activation::None,
+            snakes: Some(snakes),
+            first: &self.w,
+            first_bias: self.bias.as_ref(),
+            taps: self.config.kernel,
+            dilation: self.config.dilation,
+            second: second.matrix(),
+            second_bias: second.bias.as_ref(),
+        };
+        self.config.stride == 1 && exec.residual(&op, state, out)
     }
 
     /// Its shape.

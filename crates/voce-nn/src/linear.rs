@@ -8,7 +8,7 @@ use crate::{Loader, WeightError};
 #[derive(Clone)]
 pub struct Linear {
     w: Matrix,
-    bias: Option<Vector>,
+    pub(crate) bias: Option<Vector>,
 }
 
 impl Linear {

@@ -28,7 +28,7 @@ pub use exec::{
 };
 pub use exec::{
     BranchOp, EmbedOp, EmbedPart, EveryRow, Guide, HeadNormOp, HeadNorms, MAX_SAMPLED, SampleOp, SampleRow,
-    SampledRows, Sampling, Table, TokenMove, Tokens,
+    SampledRows, Sampling, SentTokens, Table, TokenMove, Tokens,
 };
 pub use exec::{Input, Output, ProductRows, Target};
 pub use exec::{MelFilters, MelOp, MelSpan, Snake, Staging};

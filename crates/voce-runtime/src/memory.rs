@@ -33,6 +33,8 @@ unsafe impl Number for f32 {}
 // SAFETY: primitive numbers.
 unsafe impl Number for i32 {}
 // SAFETY: primitive numbers.
+unsafe impl Number for u32 {}
+// SAFETY: primitive numbers.
 unsafe impl Number for u16 {}
 // SAFETY: primitive numbers.
 unsafe impl Number for u8 {}

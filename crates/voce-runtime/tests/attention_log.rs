@@ -120,6 +120,8 @@ fn what_would_run_is_known_beforehand() {
     let qwen = AttentionShape { heads: 16, kv_heads: 8, head_dim: 128, positions: 300, ..shape };
     assert_eq!(AttentionShape { streams: 1, ..qwen }.on_device(&h200), "decode_few_pair_bf16");
     assert_eq!(AttentionShape { streams: 64, ..qwen }.on_device(&h200), "decode_pair_bf16");
+    let short = AttentionShape { streams: 64, positions: 16, ..qwen };
+    assert_eq!(short.on_device(&h200), "decode_short_pair_128");
     let nemotron = AttentionShape { heads: 8, kv_heads: 8, head_dim: 128, rows: 7, positions: 63, ..shape };
     let chunked = AttentionShape { kind: AttentionKind::Chunked, streams: 3000, ..nemotron };
     assert_eq!(chunked.on_device(&h200), "tile_chunk_bf16");

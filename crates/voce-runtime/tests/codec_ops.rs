@@ -4,8 +4,8 @@ mod suite;
 
 use suite::{Rng, arena, devices, each_exec, error, wide};
 use voce_runtime::{
-    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Isa, LinearOp, Matrix, Snake, Span,
-    reference,
+    Activation, Buffer, ConvOp, ConvState, ConvStateSpec, Exec, Format, Gate, Isa, LinearOp, Matrix,
+    ResidualOp, Snake, Span, reference,
 };
 
 #[test]
@@ -202,6 +202,83 @@ fn activated_rows_that_products_alone_read_give_the_same_product() {
                 exec.fetch(&mut two, rows);
                 let e = error(one.head(rows), &wide(two.head(rows)));
                 assert!(e < reference::tolerance(format), "{name} {rows} {n}: {e:e}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_unit_of_periodic_activations_is_its_ops_where_an_executor_has_it() {
+    // (width, dilation, rows of each step): whole tiles, several tiles and parts of one; rows so wide that few are not worth it.
+    let cases = [
+        (96, 1, vec![16, 272, 16]),
+        (96, 9, vec![144, 32]),
+        (192, 3, vec![80, 16]),
+        (192, 9, vec![16, 48]),
+        (384, 1, vec![208]),
+    ];
+    let taps = 7;
+    each_exec(|exec, name| {
+        let (arena, mut rng) = (arena(exec), Rng(77));
+        for (width, dilation, steps) in &cases {
+            let (width, dilation) = (*width, *dilation);
+            let mut pack = |k: usize| {
+                let w: Vec<f32> = rng.vec(width * k).iter().map(|w| w / (k as f32).sqrt()).collect();
+                Matrix::pack(&arena, Format::Bf16, width, k, &w).unwrap()
+            };
+            let (first, second) = (pack(taps * width), pack(width));
+            let [a, b, c, d, first_bias, second_bias] = std::array::from_fn(|_| rng.vector(width));
+            let snakes = [Snake { rate: &a, gain: &b }, Snake { rate: &c, gain: &d }];
+            let spec = ConvStateSpec {
+                slots: 3,
+                history: ConvOp::history(taps, 1, dilation),
+                channels: width,
+                replicate: false,
+            };
+            let mut states = [ConvState::new(spec), ConvState::new(spec)];
+            for &rows in steps {
+                let spans = [Span { slot: 2, rows: 16 }, Span { slot: 0, rows }];
+                let rows = rows + 16;
+                let mut x = rng.buffer(rows, width);
+                let [mut one, mut active, mut hidden] = std::array::from_fn(|_| Buffer::new(rows, width));
+                let op = ResidualOp {
+                    x: &x,
+                    spans: &spans,
+                    pre: Activation::None,
+                    snakes: Some(snakes),
+                    first: &first,
+                    first_bias: Some(&first_bias),
+                    taps,
+                    dilation,
+                    second: &second,
+                    second_bias: Some(&second_bias),
+                };
+                if !exec.residual(&op, &mut states[0], &mut one) {
+                    assert!(exec.shares_memory() || width > 192, "{name} {width}");
+                    return;
+                }
+                exec.snake(snakes[0], &x, rows, &mut active);
+                let conv = ConvOp {
+                    x: &active,
+                    spans: &spans,
+                    pre: Activation::None,
+                    w: &first,
+                    bias: Some(&first_bias),
+                    taps,
+                    stride: 1,
+                    dilation,
+                    act: Activation::None,
+                    add: false,
+                };
+                exec.conv(&conv, &mut states[1], &mut hidden);
+                exec.snake_in_place(snakes[1], &mut hidden, rows);
+                let mut product = LinearOp::new(&hidden, rows, &second);
+                (product.bias, product.gate) = (Some(&second_bias), Gate::Add);
+                exec.linear(&product, &mut x);
+                exec.fetch(&mut one, rows);
+                exec.fetch(&mut x, rows);
+                let e = error(one.head(rows), &wide(x.head(rows)));
+                assert!(e < reference::tolerance(Format::Bf16), "{name} {width} {dilation} {rows}: {e:e}");
             }
         }
     });

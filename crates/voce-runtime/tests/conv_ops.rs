@@ -492,6 +492,7 @@ fn whole_residual_blocks_agree_where_there_is_a_kernel_for_them() {
                     x: &part,
                     spans: &[Span { slot: 0, rows: 16 }, Span { slot: 2, rows }],
                     pre: Activation::Elu,
+                    snakes: None,
                     first: &first,
                     first_bias: Some(&first_bias),
                     taps,

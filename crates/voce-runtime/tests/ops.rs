@@ -86,8 +86,16 @@ fn what_is_kept_for_products_reaches_them() {
 
 #[test]
 fn linear_agrees_for_every_format_norm_and_store() {
-    let alone =
-        [(1, 1, 1), (1, 64, 48), (1, 130, 1000), (1, 264, 700), (1, 3336, 40), (1, 4600, 70), (1, 8200, 9)];
+    let alone = [
+        (1, 1, 1),
+        (1, 64, 48),
+        (1, 130, 1000),
+        (1, 264, 700),
+        (1, 3336, 40),
+        (1, 4600, 70),
+        (1, 8200, 9),
+        (1, 12_400, 5),
+    ];
     let together =
         [(2, 33, 17), (2, 520, 70), (2, 4600, 33), (3, 1032, 50), (5, 100, 70), (17, 256, 96), (40, 96, 272)];
     let shapes: Vec<(usize, usize, usize)> = alone.into_iter().chain(together).collect();
@@ -386,6 +394,45 @@ fn alone<'a>(
 ) -> AttentionOp<'a> {
     let (norms, rope) = with.unzip();
     AttentionOp { qkv, spans, cache, layer: 0, heads, window: None, norms, rope }
+}
+
+#[test]
+fn many_rows_that_see_little_are_as_each_of_them_alone() {
+    let slots = 140;
+    each_exec(|exec, name| {
+        let mut rng = Rng(19);
+        for (heads, kv_heads, dim) in [(2, 2, 64), (4, 2, 64), (2, 2, 128), (4, 2, 128)] {
+            let rope = Rope::new(RopeStyle::Halves, dim, 1e4, 14);
+            let (query, key) = (rng.vector(dim), rng.vector(dim));
+            let norms = HeadNorms { query: &query, key: &key, eps: 1e-6 };
+            let spec =
+                KvSpec { layers: 1, slots, kv_heads, head_dim: dim, capacity: 20, format: KvFormat::Bf16 };
+            let (mut many, mut few) = (KvCache::new(spec), KvCache::new(spec));
+            let all: Vec<Span> = (0..slots).map(|slot| Span { slot, rows: 1 }).collect();
+            for step in 0..3 {
+                let qkv = rng.buffer(slots, (heads + 2 * kv_heads) * dim);
+                let mut got = Buffer::new(slots, heads * dim);
+                if !exec.norms_heads(&all, heads / kv_heads) {
+                    assert!(exec.shares_memory(), "{name}");
+                    return;
+                }
+                exec.attention(alone(&qkv, &all, &mut many, heads, Some((norms, &rope))), &mut got);
+                exec.fetch(&mut got, slots);
+                for slot in [0, 1, 77, slots - 1] {
+                    let mut row = Buffer::new(1, qkv.cols());
+                    row.row_mut(0).copy_from_slice(qkv.row(slot));
+                    let (spans, mut want) = ([Span { slot, rows: 1 }], Buffer::new(1, heads * dim));
+                    exec.attention(alone(&row, &spans, &mut few, heads, Some((norms, &rope))), &mut want);
+                    exec.fetch(&mut want, 1);
+                    few.advance(slot, 1);
+                    let e = error(got.row(slot), &wide(want.row(0)));
+                    assert!(e < 1e-5, "{name} {heads}/{kv_heads} dim {dim} step {step} slot {slot}: {e:e}");
+                }
+                (0..slots).for_each(|slot| many.advance(slot, 1));
+            }
+            assert!(exec.attended().iter().any(|a| a.kernel.starts_with("decode_short")), "{name}");
+        }
+    });
 }
 
 #[test]

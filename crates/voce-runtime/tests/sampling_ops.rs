@@ -5,7 +5,7 @@ mod suite;
 use suite::{Rng, arena, each_cpu, each_exec, error};
 use voce_runtime::{
     Buffer, EmbedOp, EmbedPart, EveryRow, Exec, Format, HeadNormOp, HeadNorms, KvCache, KvFormat, KvSpec,
-    Rope, RopeStyle, SampleOp, SampleRow, SampledRows, Sampling, Span, Table, Tokens, Vector,
+    Rope, RopeStyle, SampleOp, SampleRow, SampledRows, Sampling, SentTokens, Span, Table, Tokens, Vector,
 };
 
 /// Logits of a few deviations, as models have them.
@@ -379,5 +379,25 @@ fn what_does_not_fit_is_refused() {
         let op = SampleOp { logits: x.view(), rows: &rows, column: 0, history: None, next: None };
         let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| exec.sample(op, &mut tokens)));
         assert!(refused.is_err(), "{name}: a slot without tokens");
+    });
+}
+
+#[test]
+fn tokens_that_were_sent_arrive_in_order_as_they_were_then() {
+    each_exec(|exec, name| {
+        let (mut tokens, mut sent) = (Tokens::new(3, 2, 7), SentTokens::default());
+        assert!(exec.receive_tokens(&mut sent).is_empty(), "{name}: nothing is under way");
+        exec.set_tokens(&mut tokens, &[1], 0, &[8]);
+        exec.send_tokens(&tokens, &mut sent);
+        for round in 0..4 {
+            // The next words are there before the last ones are looked at.
+            exec.set_tokens(&mut tokens, &[1, 2], 0, &[9 + round, 20 + round]);
+            exec.send_tokens(&tokens, &mut sent);
+            let before = if round == 0 { [7, 7, 8, 7, 7, 7] } else { [7, 7, 8 + round, 7, 19 + round, 7] };
+            assert_eq!(exec.receive_tokens(&mut sent), before, "{name} round {round}");
+        }
+        assert_eq!(exec.receive_tokens(&mut sent), [7, 7, 12, 7, 23, 7], "{name}");
+        exec.fetch_tokens(&mut tokens);
+        assert_eq!(tokens.row(2), [23, 7], "{name}");
     });
 }

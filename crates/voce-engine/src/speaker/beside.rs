@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use voce_runtime::Exec;
 
@@ -12,6 +13,9 @@ use crate::pulse::{Life, Pulse};
 
 /// Steps that the language model may be ahead of the codec.
 const AHEAD_STEPS: usize = 8;
+
+/// The longest wait for a codec to be done with what it has.
+const SETTLED: Duration = Duration::from_millis(20);
 
 /// Where frames go.
 pub(super) enum Codec {
@@ -55,6 +59,17 @@ impl Codec {
         }
     }
 
+    /// Passes on what was kept, and waits until it is decoded, though not for long.
+    pub(super) fn settle(&mut self) {
+        if let Codec::Beside { held, .. } = self {
+            let (done, settled) = sync_channel(1);
+            held.push(Message::Tell(done));
+            self.flush();
+            // A codec that is late or gone is found out elsewhere.
+            let _ = settled.recv_timeout(SETTLED);
+        }
+    }
+
     /// Decodes what is due, where that is the lane's work. Returns whether anything was.
     pub(super) fn work(&mut self, exec: &mut Exec) -> bool {
         let Codec::InLine(stage) = self else { return false };
@@ -84,7 +99,12 @@ fn run(mut stage: CodecStage, mut exec: Exec, messages: Receiver<Vec<Message>>, 
             messages.recv().ok()
         }) {
             // No more than the channel holds, or what is ready would wait for a model that is faster.
+            let mut waiting = Vec::new();
             for message in std::iter::once(step).chain(messages.try_iter().take(AHEAD_STEPS)).flatten() {
+                if let Message::Tell(done) = message {
+                    waiting.push(done);
+                    continue;
+                }
                 // A slot's next passage may come before the frames of its last one are decoded.
                 if matches!(message, Message::Begin { slot, .. } if stage.is_busy(slot)) {
                     stage.work(&mut exec);
@@ -92,6 +112,13 @@ fn run(mut stage: CodecStage, mut exec: Exec, messages: Receiver<Vec<Message>>, 
                 stage.handle(message);
             }
             stage.work(&mut exec);
+            if !waiting.is_empty() {
+                stage.hand_over();
+            }
+            // Whoever has stopped waiting is not told.
+            waiting.into_iter().for_each(|done| {
+                let _ = done.try_send(());
+            });
             if exec.status().is_err() {
                 break;
             }

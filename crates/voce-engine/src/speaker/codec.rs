@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use voce_models::speech::{Frame, Speech, SpokenWord, Vocoder, VocoderRoom, Voice};
@@ -41,6 +42,8 @@ pub(super) enum Message {
     Drop { job: u64 },
     /// Nothing is under way: a step that nobody hears keeps the codec warm.
     Warm,
+    /// Tell when all before this is decoded. It is for the thread that the stage runs in.
+    Tell(SyncSender<()>),
 }
 
 struct Slot {
@@ -198,6 +201,7 @@ impl CodecStage {
                 self.jobs.remove(&job);
             }
             Message::Warm => self.warm = true,
+            Message::Tell(_) => {}
         }
     }
 

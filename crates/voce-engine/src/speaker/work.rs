@@ -66,10 +66,25 @@ pub(super) struct SpeakWork {
     slots: Vec<Option<u64>>,
     jobs: VecDeque<Job>,
     next_id: u64,
+    /// Passages that each slot has had: what is made for one is not for the next.
+    turns: Vec<u64>,
+    /// Slots whose passage has made nothing yet.
+    fresh: Vec<bool>,
     live: Vec<usize>,
     made: Vec<Made>,
+    /// A step that a device works on while the next one is made ready.
+    flight: Option<Flight>,
+    /// When the last step's result was there.
+    landed: Instant,
     /// Where each request is among the jobs, for the step under way.
     places: HashMap<u64, usize>,
+}
+
+/// A step that was enqueued: its slots, the passage that each had, and when that was.
+struct Flight {
+    live: Vec<usize>,
+    turns: Vec<u64>,
+    begun: Instant,
 }
 
 /// What a [`SpeakWork`] is made of.
@@ -96,6 +111,10 @@ impl From<SpeakParts> for SpeakWork {
             pulse,
             faults,
             slots: vec![None; slots],
+            turns: vec![0; slots],
+            fresh: vec![false; slots],
+            flight: None,
+            landed: Instant::now(),
             jobs: VecDeque::new(),
             next_id: 0,
             live: Vec::with_capacity(slots),
@@ -122,7 +141,7 @@ impl Work for SpeakWork {
     }
 
     fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.slots.iter().all(Option::is_none)
+        self.jobs.is_empty() && self.flight.is_none() && self.slots.iter().all(Option::is_none)
     }
 
     fn warm(&mut self, exec: &mut Exec) {
@@ -292,6 +311,8 @@ impl SpeakWork {
                 line,
             };
             self.slots[slot] = Some(id);
+            self.turns[slot] += 1;
+            self.fresh[slot] = true;
             job.open = prompt.line.open.then_some(slot);
             job.order += 1;
             job.number += 1;
@@ -322,8 +343,41 @@ impl SpeakWork {
         }
     }
 
-    /// One step of every live slot. Returns whether there was any.
+    /// One step of every live slot, and what a step has made: of this one, or of the one before where a device works on
+    /// both. Returns whether there was anything.
     fn step_live(&mut self, exec: &mut Exec) -> bool {
+        self.find_live();
+        let ahead = self.synth.runs_ahead(exec);
+        let before = self.flight.take();
+        if !self.live.is_empty() {
+            if before.is_none() {
+                self.pulse.begin(Stage::Model);
+            }
+            self.faults.pass(FaultPoint::Step);
+            let begun = Instant::now();
+            self.synth.step(exec, &self.live);
+            let turns = self.live.iter().map(|&i| self.turns[i]).collect();
+            self.flight = Some(Flight { live: self.live.clone(), turns, begun });
+        }
+        let stepped = before.is_some() || self.flight.is_some();
+        if let Some(flight) = before {
+            self.land(exec, flight);
+        }
+        // The first audio of a passage does not wait until a device that is full has room for the codec.
+        let first = exec.fills_device(self.live.len()) && self.live.iter().any(|&i| self.fresh[i]);
+        if (first || !ahead)
+            && let Some(flight) = self.flight.take()
+        {
+            self.land(exec, flight);
+            if first {
+                self.codec.settle();
+            }
+        }
+        stepped
+    }
+
+    /// Slots that are to be stepped.
+    fn find_live(&mut self) {
         let Self { slots, jobs, live, places, .. } = self;
         live.clear();
         places.clear();
@@ -337,37 +391,40 @@ impl SpeakWork {
                 live.push(i);
             }
         }
-        if live.is_empty() {
-            return false;
-        }
-        self.pulse.begin(Stage::Model);
-        self.faults.pass(FaultPoint::Step);
-        let begun = Instant::now();
-        self.made.clear();
-        self.synth.step(exec, &self.live);
-        let times = self.synth.fetch(exec, &self.live, &mut self.made);
-        if let Err(e) = exec.status() {
-            tracing::error!("the device has failed, and its requests end: {e}");
-            return true;
-        }
-        let took = begun.elapsed();
-        let mut at = begun;
-        for (name, time) in &times {
-            self.tracer.event(name, at, *time, self.live.len());
-            at += *time;
-        }
-        self.pulse.end(Stage::Model, took, self.live.len(), self.live.iter().copied());
-        self.deliver(&times);
-        true
     }
 
-    /// Passes on what a step has made.
-    fn deliver(&mut self, times: &StepTimes) {
+    /// Waits for what a step has made, and passes it on.
+    fn land(&mut self, exec: &mut Exec, flight: Flight) {
+        self.made.clear();
+        let times = self.synth.fetch(exec, &flight.live, &mut self.made);
+        if let Err(e) = exec.status() {
+            tracing::error!("the device has failed, and its requests end: {e}");
+            return;
+        }
+        // Where a device had the step before it to do first, this one began when that was done.
         let now = Instant::now();
-        let n = self.live.len() as u32;
+        let begun = flight.begun.max(self.landed);
+        self.landed = now;
+        let mut at = begun;
+        for (name, time) in &times {
+            self.tracer.event(name, at, *time, flight.live.len());
+            at += *time;
+        }
+        self.pulse.end(Stage::Model, now - begun, flight.live.len(), flight.live.iter().copied());
+        if self.flight.is_some() {
+            self.pulse.begin(Stage::Model);
+        }
+        self.deliver(&flight, &times);
+    }
+
+    /// Passes on what a step has made. A passage that has ended since is not there any more.
+    fn deliver(&mut self, flight: &Flight, times: &StepTimes) {
+        let now = Instant::now();
+        let n = flight.live.len() as u32;
         let total: std::time::Duration = times.iter().map(|(_, time)| *time).sum();
-        for (&i, made) in self.live.iter().zip(self.made.drain(..)) {
-            let Some(id) = self.slots[i] else { continue };
+        for ((&i, &turn), made) in flight.live.iter().zip(&flight.turns).zip(self.made.drain(..)) {
+            let Some(id) = self.slots[i].filter(|_| self.turns[i] == turn) else { continue };
+            self.fresh[i] = false;
             let job = &mut self.jobs[self.places[&id]];
             if let Some(frame) = made.frame {
                 self.codec.send(Message::Frame { slot: i, frame, words: made.words });

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use voce_nn::{DecoderState, TransformerShape};
 use voce_runtime::cuda::CudaError;
-use voce_runtime::{Buffer, Exec, KvCache, KvSpec, Tokens};
+use voce_runtime::{Buffer, Exec, KvCache, KvSpec, SentTokens, Tokens};
 
 use super::FrameDecoder;
 use super::text::TextState;
@@ -140,6 +140,11 @@ impl FrameState {
     pub fn tokens(&mut self, exec: &mut Exec) -> &Tokens {
         exec.fetch_tokens(&mut self.tokens);
         &self.tokens
+    }
+
+    /// Sends the tokens of every slot's last frame to the host, and does not wait.
+    pub fn send(&self, exec: &mut Exec, sent: &mut SentTokens) {
+        exec.send_tokens(&self.tokens, sent);
     }
 
     /// When a step on the host had drawn the first token of its frame.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voce_runtime::cuda::Reserved;
-use voce_runtime::{Exec, RuntimeError};
+use voce_runtime::{Exec, RuntimeError, SentTokens};
 use voce_text::Tokenizer;
 
 use super::config::{GenerationConfig, QwenConfig};
@@ -93,8 +93,19 @@ pub(super) struct QwenSynth {
     rows: Vec<FrameRow>,
     /// Slots of a step that found no memory.
     full: Vec<usize>,
+    /// Steps that were not fetched yet, and their codes on the way.
+    steps: VecDeque<Step>,
+    sent: SentTokens,
+    fetched: Instant,
+}
+
+/// A step until it is fetched.
+struct Step {
     begun: Instant,
-    on_host: bool,
+    /// When a CPU had drawn the first code.
+    halfway: Option<Instant>,
+    /// How each live slot ends by itself, if it does, and whether it was stepped.
+    slots: Vec<(Option<PassageEnd>, bool)>,
 }
 
 impl QwenSynth {
@@ -105,8 +116,9 @@ impl QwenSynth {
             slots: (0..slots).map(|_| None).collect(),
             rows: Vec::with_capacity(slots),
             full: Vec::new(),
-            begun: Instant::now(),
-            on_host: true,
+            steps: VecDeque::new(),
+            sent: SentTokens::default(),
+            fetched: Instant::now(),
         }
     }
 
@@ -293,26 +305,33 @@ impl Synth for QwenSynth {
         })
     }
 
+    fn runs_ahead(&self, exec: &Exec) -> bool {
+        !exec.shares_memory()
+    }
+
     fn step(&mut self, exec: &mut Exec, live: &[usize]) {
-        self.begun = Instant::now();
-        self.on_host = exec.shares_memory();
+        let begun = Instant::now();
         self.full.clear();
         self.rows.clear();
         self.begin_waiting(exec, live);
         let longest = |state: &FrameState| live.iter().map(|&i| state.position(i)).max().unwrap_or_default();
-        let Some((capacity, longest)) = self.state.as_ref().map(|s| (s.capacity(), longest(s))) else {
-            return;
-        };
+        let (capacity, longest) = self.state.as_ref().map_or((0, 0), |s| (s.capacity(), longest(s)));
         let lacks = longest >= capacity && self.make_room(exec, capacity + capacity / 2).is_err();
         let common = self.common.clone();
-        let Some(state) = &mut self.state else { return };
+        let mut step = Step { begun, halfway: None, slots: Vec::with_capacity(live.len()) };
         let (mut texts, mut changed) = (Vec::new(), Vec::new());
         for &i in live {
-            let Some(slot) = &mut self.slots[i] else { continue };
+            let (Some(slot), Some(state)) = (&mut self.slots[i], &self.state) else {
+                step.slots.push((Some(PassageEnd::NoMemory), false));
+                continue;
+            };
             if self.full.contains(&i) || lacks && state.position(i) >= capacity {
-                if !self.full.contains(&i) {
-                    self.full.push(i);
-                }
+                step.slots.push((Some(PassageEnd::NoMemory), false));
+                continue;
+            }
+            if slot.made >= slot.limit {
+                // The step before was its last, which nobody has fetched yet.
+                step.slots.push((Some(PassageEnd::Limit), false));
                 continue;
             }
             if slot.stepped {
@@ -325,39 +344,39 @@ impl Synth for QwenSynth {
             }
             slot.stepped = true;
             self.rows.push(common.talker.row(i, &slot.draws, slot.made));
+            slot.made += 1;
+            step.slots.push(((slot.made >= slot.limit).then_some(PassageEnd::Limit), true));
         }
-        state.give(exec, &changed, common.talker.groups(), &texts);
-        if !self.rows.is_empty() {
+        if let Some(state) = self.state.as_mut().filter(|_| !self.rows.is_empty()) {
+            state.give(exec, &changed, common.talker.groups(), &texts);
+            // A device that is still at the step before has no use for the first part of this one.
+            exec.hold_back(!self.steps.is_empty());
             common.talker.frames().step(exec, state, &self.rows);
-            exec.begin();
+            exec.hold_back(false);
+            state.send(exec, &mut self.sent);
+            step.halfway = exec.shares_memory().then(|| state.halfway());
         }
+        self.steps.push_back(step);
     }
 
     fn fetch(&mut self, exec: &mut Exec, live: &[usize], out: &mut Vec<Made>) -> StepTimes {
-        let groups = self.common.talker.groups();
-        let Some(state) = &mut self.state else { return StepTimes::new() };
-        if !self.rows.is_empty() {
-            let tokens = state.tokens(exec);
-            for &i in live {
-                let Some(slot) = self.slots[i].as_mut().filter(|_| !self.full.contains(&i)) else {
-                    out.push(Made { end: Some(PassageEnd::NoMemory), ..Made::default() });
-                    continue;
-                };
-                let codes = &tokens.row(i)[..groups];
-                if codes[0] == self.common.talker.eos() {
-                    out.push(Made { end: Some(PassageEnd::Spoken), ..Made::default() });
-                    continue;
-                }
-                slot.made += 1;
-                let end = (slot.made >= slot.limit).then_some(PassageEnd::Limit);
-                out.push(Made { frame: Some(Frame::Codes(codes.to_vec())), end, ..Made::default() });
-            }
-        } else {
-            out.extend(live.iter().map(|_| Made { end: Some(PassageEnd::NoMemory), ..Made::default() }));
+        let Some(step) = self.steps.pop_front() else { return StepTimes::new() };
+        let (groups, eos) = (self.common.talker.groups(), self.common.talker.eos());
+        let any = step.slots.iter().any(|(_, stepped)| *stepped);
+        let tokens = if any { exec.receive_tokens(&mut self.sent) } else { &[] };
+        for (&i, &(end, stepped)) in live.iter().zip(&step.slots) {
+            let codes = tokens.chunks_exact(groups + 1).nth(i).map(|row| &row[..groups]);
+            out.push(match codes.filter(|_| stepped) {
+                Some(codes) if codes[0] == eos => Made { end: Some(PassageEnd::Spoken), ..Made::default() },
+                Some(codes) => Made { frame: Some(Frame::Codes(codes.to_vec())), end, ..Made::default() },
+                None => Made { end, ..Made::default() },
+            });
         }
-        let now = Instant::now();
-        let halfway = if self.on_host { state.halfway().clamp(self.begun, now) } else { now };
-        vec![(super::TALKER, halfway - self.begun), (super::PREDICTOR, now - halfway)]
+        // A device had the steps before to do first.
+        let (begun, now) = (step.begun.max(self.fetched), Instant::now());
+        self.fetched = now;
+        let halfway = step.halfway.map_or(now, |at| at.clamp(begun, now));
+        vec![(super::TALKER, halfway - begun), (super::PREDICTOR, now - halfway)]
     }
 
     fn free(&mut self, slot: usize) {

@@ -188,10 +188,18 @@ pub trait Synth: Send {
     /// Whether a slot waits for text: it is not stepped until it has some.
     fn wants_text(&self, slot: usize) -> bool;
 
+    /// Whether a step may be enqueued before what the step before it has made was fetched: a slot whose passage turns out
+    /// to have ended is then stepped once more for nothing.
+    fn runs_ahead(&self, exec: &Exec) -> bool {
+        let _ = exec;
+        false
+    }
+
     /// Enqueues one step of each live slot; a device works on it until [`Synth::fetch`].
     fn step(&mut self, exec: &mut Exec, live: &[usize]);
 
-    /// What the step has made, one for each live slot and in their order; the only time that the host waits.
+    /// What the first step has made that was not fetched yet, one for each of its live slots and in their order; the only
+    /// time that the host waits.
     fn fetch(&mut self, exec: &mut Exec, live: &[usize], out: &mut Vec<Made>) -> StepTimes;
 
     /// Lets go of a slot.

@@ -1,6 +1,9 @@
 //! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
 
-use super::choice::{self, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, SHORT_PART, Singles, TILE_QUERIES};
+use super::choice::{
+    self, ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, SHORT_HEADS, SHORT_PART, Singles,
+    TILE_QUERIES,
+};
 use super::driver::{Address, DeviceInfo, Shape};
 use super::program::KernelOf;
 use super::queue::Args;
@@ -18,8 +21,6 @@ const MANY_THREADS: u32 = 128;
 const TILE_THREADS: u32 = 256;
 /// Positions that a block of the kernel for many single rows reads at once.
 const LONG_PART: usize = 256;
-/// Warps of a block that reads a whole short ring.
-const ALONE_WARPS: usize = 16;
 /// The length of rows that are kept for products is a multiple of this, so that products can read them in place.
 const KEPT: usize = 64;
 /// Shared memory that a tile's block should not exceed, so that two fit.
@@ -256,6 +257,11 @@ impl Cuda {
             Decode::Alone(kernel) => {
                 let shared = (ALONE_WARPS * rows.group * spec.head_dim * 4) as u32;
                 let shape = Shape { grid: [blocks, 1, 1], block: 32 * ALONE_WARPS as u32, shared };
+                return self.queue.launch(kernel, shape, args);
+            }
+            Decode::Short(kernel) => {
+                let grid = [blocks / SHORT_HEADS as u32, 1, 1];
+                let shape = Shape { grid, block: 32 * SHORT_HEADS as u32, shared: 0 };
                 return self.queue.launch(kernel, shape, args);
             }
             Decode::Few { kernel, splits } => {

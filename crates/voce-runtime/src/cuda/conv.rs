@@ -1,6 +1,6 @@
 //! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
 
-use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, LINE_TAPS};
+use super::choice::{self, ConvShape, ConvWay, FEW_ROWS};
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
@@ -171,8 +171,13 @@ impl Cuda {
             few: few.is_some(),
         }
         .way();
-        if let ConvWay::Line(kernel) | ConvWay::Thin(kernel) = way {
-            let line = matches!(way, ConvWay::Line(_));
+        let few_outputs = match way {
+            ConvWay::Line { kernel, taps } => Some((kernel, taps)),
+            ConvWay::Thin(kernel) => Some((kernel, 0)),
+            ConvWay::Gathered { .. } => None,
+        };
+        if let Some((kernel, room)) = few_outputs {
+            let line = room > 0;
             let tiles = stream.unit.div_ceil(LINE_ROWS);
             let row_blocks = if line { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
             let args = ThinConvArgs {
@@ -188,7 +193,7 @@ impl Cuda {
                 tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let shared = if line { (LINE_ROWS + stream.history) * LINE_TAPS as u32 * 4 } else { 0 };
+            let shared = (LINE_ROWS + stream.history) * room as u32 * 4;
             let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
             return self.queue.launch(kernel, launch, &args);
         }

@@ -76,8 +76,9 @@ pub(crate) enum Command {
     Note(usize),
 }
 
-/// Moments that a stream keeps.
+/// Moments that a stream keeps, and those besides at which something that was sent to the host is there.
 pub(crate) const MOMENTS: usize = 4;
+pub(crate) const ARRIVALS: usize = 2;
 
 /// A device's work queue: what is enqueued runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +136,10 @@ pub(crate) trait Driver: Send + Sync {
     fn upload(&self, stream: Stream, to: Address, from: &[u8]) -> Result<(), CudaError>;
     /// Copies to host memory and waits for it.
     fn download(&self, stream: Stream, from: Address, to: &mut [u8]) -> Result<(), CudaError>;
+    /// Copies to host memory that stays where it is until the stream has passed this moment, and does not wait for it.
+    fn send(&self, stream: Stream, from: Address, to: &mut [u8], moment: usize) -> Result<(), CudaError>;
+    /// Waits until a stream has passed a moment.
+    fn pass(&self, stream: Stream, moment: usize) -> Result<(), CudaError>;
     /// Keeps host memory in its place, so that copies need no other in between; whether it could.
     fn pin(&self, at: usize, bytes: usize) -> bool;
     /// Ends that; the memory is still there.

@@ -324,6 +324,14 @@ impl Driver for Emulator {
         Ok(())
     }
 
+    fn send(&self, stream: Stream, from: Address, to: &mut [u8], _: usize) -> Result<(), CudaError> {
+        self.download(stream, from, to)
+    }
+
+    fn pass(&self, _: Stream, _: usize) -> Result<(), CudaError> {
+        Ok(())
+    }
+
     fn pin(&self, at: usize, bytes: usize) -> bool {
         self.late.lock().unwrap_or_else(|e| e.into_inner()).pinned.insert(at, bytes);
         true

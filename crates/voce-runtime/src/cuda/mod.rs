@@ -47,6 +47,7 @@ mod streams;
 mod tables;
 mod tokens;
 mod transducer;
+mod unit;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -197,6 +198,15 @@ impl Cuda {
     pub(crate) fn note(&mut self, moment: usize) {
         assert!(moment < driver::MOMENTS, "a moment that is kept");
         self.queue.note(moment);
+    }
+
+    /// Whether one stream's work becomes one kernel, on all multiprocessors but a few.
+    pub(crate) fn takes_frames(&self) -> bool {
+        self.queue.use_frames
+    }
+
+    pub(crate) fn pass(&mut self, moment: usize) {
+        self.queue.pass(moment);
     }
 
     pub(crate) fn between(&self, from: usize, to: usize) -> Option<Duration> {

@@ -8,7 +8,9 @@ use std::sync::{Mutex, OnceLock, RwLock};
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
 
-use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream};
+use super::driver::{
+    ARRIVALS, Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream,
+};
 use super::products::{Plan, ProductKey, check_lt};
 use super::program::Parts;
 use super::{CudaError, compiled, libraries, program};
@@ -461,7 +463,7 @@ impl Driver for Nvidia {
             let workspace = self.alloc(WORKSPACE)?;
             self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, workspace);
             let mut moments = Events::default();
-            (0..MOMENTS).try_for_each(|_| moments.make().map(drop))?;
+            (0..MOMENTS + ARRIVALS).try_for_each(|_| moments.make().map(drop))?;
             self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, moments);
             Ok(stream)
         };
@@ -509,6 +511,25 @@ impl Driver for Nvidia {
             )?;
         }
         self.wait(stream)
+    }
+
+    fn send(&self, stream: Stream, from: Address, to: &mut [u8], moment: usize) -> Result<(), CudaError> {
+        self.enter()?;
+        // SAFETY: the owner keeps the memory until the moment has passed.
+        check("cuMemcpyDtoHAsync", unsafe {
+            cu::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), stream.0 as cu::CUstream)
+        })?;
+        self.note(stream, moment)
+    }
+
+    fn pass(&self, stream: Stream, moment: usize) -> Result<(), CudaError> {
+        self.enter()?;
+        let event = {
+            let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
+            moments.get(&stream.0).and_then(|e| e.0.get(moment)).copied()
+        };
+        // SAFETY: an event of this device, which its stream keeps.
+        event.map_or(Ok(()), |event| check("cuEventSynchronize", unsafe { cu::cuEventSynchronize(event) }))
     }
 
     fn pin(&self, at: usize, bytes: usize) -> bool {

@@ -19,6 +19,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("kv.cu", include_str!("kernels/kv.cu")),
     ("conv.cu", include_str!("kernels/conv.cu")),
     ("residual.cu", include_str!("kernels/residual.cu")),
+    ("unit.cu", include_str!("kernels/unit.cu")),
     ("pointwise.cu", include_str!("kernels/pointwise.cu")),
     ("select.cu", include_str!("kernels/select.cu")),
     ("greedy.cu", include_str!("kernels/transducer/greedy.cu")),
@@ -109,6 +110,7 @@ kernels! {
     LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
     ROW_BF16 = "row_bf16" (super::row::RowArgs),
     ROW_LONG_BF16 = "row_long_bf16" (super::row::RowArgs),
+    ROW_LONGEST_BF16 = "row_longest_bf16" (super::row::RowArgs),
     ROW_TWO_BF16 = "row_two_bf16" (super::row::RowArgs),
     ROW_TWO_LONG_BF16 = "row_two_long_bf16" (super::row::RowArgs),
     ROW_FOUR_BF16 = "row_four_bf16" (super::row::RowArgs),
@@ -140,6 +142,10 @@ kernels! {
     DECODE_ALONE_128 = "decode_alone_128" (super::attention::AttendArgs),
     DECODE_ALONE_PAIR_64 = "decode_alone_pair_64" (super::attention::AttendArgs),
     DECODE_ALONE_PAIR_128 = "decode_alone_pair_128" (super::attention::AttendArgs),
+    DECODE_SHORT_64 = "decode_short_64" (super::attention::AttendArgs),
+    DECODE_SHORT_128 = "decode_short_128" (super::attention::AttendArgs),
+    DECODE_SHORT_PAIR_64 = "decode_short_pair_64" (super::attention::AttendArgs),
+    DECODE_SHORT_PAIR_128 = "decode_short_pair_128" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
     TILE_CHUNK_BF16 = "tile_chunk_bf16" (super::attention::AttendArgs),
@@ -153,6 +159,10 @@ kernels! {
     CONV_OPERAND8 = "conv_operand8" (super::conv::ConvArgs),
     CONV_THIN = "conv_thin" (super::conv::ThinConvArgs),
     CONV_LINE = "conv_line" (super::conv::ThinConvArgs),
+    CONV_LINE_WIDE = "conv_line_wide" (super::conv::ThinConvArgs),
+    UNIT_96 = "unit_96" (super::unit::UnitArgs),
+    UNIT_192 = "unit_192" (super::unit::UnitArgs),
+    UNIT_384 = "unit_384" (super::unit::UnitArgs),
     RESIDUAL_32 = "residual_32" (super::residual::ResidualArgs),
     RESIDUAL_64 = "residual_64" (super::residual::ResidualArgs),
     RESIDUAL_128 = "residual_128" (super::residual::ResidualArgs),
@@ -234,12 +244,13 @@ pub(crate) struct Unit {
 }
 
 /// Files with kernels, and in how many parts each is compiled.
-const SHARES: [(&str, usize); 19] = [
+const SHARES: [(&str, usize); 20] = [
     ("residual.cu", 4),
     ("attention.cu", 10),
     ("linear.cu", 8),
     ("conv.cu", 2),
     ("row.cu", 1),
+    ("unit.cu", 3),
     ("attention_tile.cu", 2),
     ("attention_row.cu", 1),
     ("linear_fp8.cu", 1),

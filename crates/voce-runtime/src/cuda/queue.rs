@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::CudaError;
-use super::driver::{Address, Command, Graph, Product, Shape, Stream};
+use super::driver::{ARRIVALS, Address, Command, Graph, MOMENTS, Product, Shape, Stream};
 use super::fingerprint::Fingerprint;
 use super::frame;
 use super::graphs::{Graphs, Key, Known};
@@ -43,6 +43,8 @@ pub(crate) struct Queue {
     /// Tables of this recording by their hash: area and offset.
     known: HashMap<(u64, u64), (usize, usize)>,
     graphs: Graphs,
+    /// Which of the moments of arrival was taken last.
+    sent: usize,
     /// Lack of memory, after which nothing is enqueued.
     pub(super) failed: Option<CudaError>,
     /// While a rehearsal lasts nothing is enqueued.
@@ -68,6 +70,7 @@ impl Queue {
             areas: Vec::new(),
             known: HashMap::new(),
             graphs: Graphs::default(),
+            sent: 0,
             failed: None,
             rehearsal: None,
             use_graphs: true,
@@ -284,6 +287,31 @@ impl Queue {
                 bytes.fill(0);
                 self.fail(e);
             }
+        }
+    }
+
+    /// Runs what was recorded and sends its result to host memory that stays where it is; does not wait. Returns the
+    /// moment at which it is there, for [`Queue::pass`]. Zeros where nothing runs.
+    pub(crate) fn send<T: super::Plain>(&mut self, from: Address, to: &mut [T]) -> usize {
+        self.flush();
+        self.sent = (self.sent + 1) % ARRIVALS;
+        let moment = MOMENTS + self.sent;
+        // SAFETY: any bytes are `Plain` values.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), size_of_val(to)) };
+        if self.rehearsal.is_some() || self.status().is_err() {
+            bytes.fill(0);
+        } else {
+            let result = self.device.driver.send(self.stream, from, bytes, moment);
+            self.check(result);
+        }
+        moment
+    }
+
+    /// Waits until the device has passed a moment.
+    pub(crate) fn pass(&mut self, moment: usize) {
+        if self.rehearsal.is_none() {
+            let passed = self.device.driver.pass(self.stream, moment);
+            self.check(passed);
         }
     }
 

@@ -34,6 +34,9 @@ unsafe impl Args for ResidualArgs {}
 impl Cuda {
     /// Runs a block in one kernel if there is one for it; nothing has happened if not.
     pub(crate) fn residual(&mut self, op: &ResidualOp<'_>, state: &mut ConvState, out: &mut Buffer) -> bool {
+        if let Some(snakes) = op.snakes {
+            return self.unit_of_snakes(op, snakes, state, out);
+        }
         let (width, history) = (op.x.cols(), state.spec.history);
         let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
         let Some(kernel) = choice::residual(formats, width, hidden, Self::unit(op.spans) as usize) else {

@@ -38,8 +38,13 @@ impl StreamArgs {
 
     /// Blocks that write the past rows which come next.
     pub(super) fn keep_blocks(&self) -> u32 {
+        self.keep_blocks_of(THREADS)
+    }
+
+    /// The same, of blocks of so many threads.
+    pub(super) fn keep_blocks_of(&self, threads: u32) -> u32 {
         let width = if self.width.is_multiple_of(4) { self.width / 4 } else { self.width };
-        (self.count * self.history * width).div_ceil(THREADS)
+        (self.count * self.history * width).div_ceil(threads)
     }
 }
 

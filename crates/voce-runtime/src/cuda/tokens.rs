@@ -179,6 +179,11 @@ impl Cuda {
         self.queue.download(at, tokens.host_mut());
     }
 
+    pub(crate) fn send_tokens(&mut self, tokens: &Tokens, to: &mut [u32]) -> usize {
+        let at = self.tokens(tokens);
+        self.queue.send(at, to)
+    }
+
     pub(crate) fn embed(&mut self, op: &EmbedOp<'_>, out: &mut Buffer) {
         let dim = out.cols() as u32;
         let (tokens, out) = (self.tokens(op.tokens), self.write(out));

@@ -33,6 +33,11 @@ impl Exec {
         self.cuda.is_some()
     }
 
+    /// Whether a step of so few streams leaves no room for other work beside it until it is done.
+    pub fn fills_device(&self, streams: usize) -> bool {
+        streams == 1 && self.cuda.as_ref().is_some_and(|cuda| cuda.takes_frames())
+    }
+
     /// Threads for the host's own work between ops, by [`Exec::together`]: one where ops run on the host themselves.
     pub fn host_threads(&self) -> usize {
         if self.shares_memory() { 1 } else { self.threads() }

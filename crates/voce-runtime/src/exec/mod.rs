@@ -57,7 +57,7 @@ pub use snake::Snake;
 pub use staging::Staging;
 pub use subsample::{FrameSpan, SubsampleOp, SubsampleSpec, SubsampleState};
 pub use table::{EmbedOp, EmbedPart, EveryRow, Table};
-pub use tokens::{BranchOp, TokenMove, Tokens};
+pub use tokens::{BranchOp, SentTokens, TokenMove, Tokens};
 
 use std::sync::Arc;
 use std::time::Duration;

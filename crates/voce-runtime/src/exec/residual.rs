@@ -1,10 +1,10 @@
 //! Residual blocks of convolutions, where an executor has a kernel for the whole of one.
 
-use super::{Buffer, ConvOp, ConvState, Exec, Span, Vector};
+use super::{Buffer, ConvOp, ConvState, Exec, Snake, Span, Vector};
 use crate::matrix::Matrix;
 use crate::simd::Activation;
 
-/// `x + second(pre(first(pre(x))))`: a streaming convolution to half as many values, and one of a single tap back.
+/// `x + second(pre(first(pre(x))))`: a streaming convolution to as many values or half of them, and one of a single tap back.
 pub struct ResidualOp<'a> {
     /// Input rows of all spans.
     pub x: &'a Buffer,
@@ -12,6 +12,8 @@ pub struct ResidualOp<'a> {
     pub spans: &'a [Span],
     /// Applied to the input of both convolutions.
     pub pre: Activation,
+    /// Applied instead, where there are any: to the first one's input, and to the second one's.
+    pub snakes: Option<[Snake<'a>; 2]>,
     /// `[hidden][taps * channels]`.
     pub first: &'a Matrix,
     /// Added to the first product.
@@ -39,6 +41,11 @@ impl Exec {
         self.scratch.marks.check(state.spec.slots, op.spans.iter().map(|s| s.slot));
         assert!(op.first_bias.is_none_or(|b| b.len() == op.first.n), "bias length");
         assert!(op.second_bias.is_none_or(|b| b.len() == width), "bias length");
+        let lengths = |s: &Snake<'_>, n: usize| (s.rate.len(), s.gain.len()) == (n, n);
+        assert!(
+            op.snakes.is_none_or(|[a, b]| lengths(&a, width) && lengths(&b, op.first.n)),
+            "parameters of every value"
+        );
         match &mut self.cuda {
             Some(cuda) if rows > 0 => cuda.residual(op, state, out),
             _ => false,

@@ -1,10 +1,11 @@
 //! Tokens by slot, where the executor is: what sampling writes and embeddings read without a look at the host.
 
+use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use super::Exec;
-use crate::cuda::Memory;
-use crate::memory::volume;
+use crate::cuda::{Memory, Pinned};
+use crate::memory::{AlignedVec, PAGES_FROM, volume};
 
 /// A row of 32-bit words for each slot: tokens, or one bit for each token.
 ///
@@ -18,6 +19,25 @@ pub struct Tokens {
     /// The device has newer words.
     pub(super) stale: bool,
     pub(crate) device: OnceLock<Memory>,
+}
+
+/// Words on their way from a device to the host, in the order in which they were sent.
+#[derive(Default)]
+pub struct SentTokens {
+    under_way: VecDeque<Parcel>,
+    received: Option<Parcel>,
+    spare: Vec<Parcel>,
+}
+
+/// Words that a device writes by itself.
+struct Parcel {
+    /// Dropped before the words that it pins; that waits for copies which are under way.
+    #[expect(dead_code, reason = "held for as long as the words")]
+    pinned: Option<Pinned>,
+    words: AlignedVec<u32>,
+    len: usize,
+    /// When they are there.
+    moment: Option<usize>,
 }
 
 impl Tokens {
@@ -186,6 +206,39 @@ impl Exec {
             cuda.fetch_tokens(tokens);
             tokens.stale = false;
         }
+    }
+
+    /// Sends words as they are after the ops so far to the host, and does not wait: [`Exec::receive_tokens`] does.
+    pub fn send_tokens(&mut self, tokens: &Tokens, sent: &mut SentTokens) {
+        let Some(cuda) = &mut self.cuda else {
+            let words = AlignedVec::from_slice(&tokens.words);
+            return sent.under_way.push_back(Parcel {
+                words,
+                len: tokens.words.len(),
+                moment: None,
+                pinned: None,
+            });
+        };
+        let len = tokens.words.len();
+        let mut parcel = sent.spare.pop().filter(|p| p.len == len).unwrap_or_else(|| {
+            // On pages of its own: what shares a page with page-locked memory may be taken for such.
+            let words = AlignedVec::zeroed(len.max(PAGES_FROM / size_of::<u32>()));
+            Parcel { pinned: Pinned::new(cuda.device(), &words[..]), words, len, moment: None }
+        });
+        parcel.moment = Some(cuda.send_tokens(tokens, &mut parcel.words[..len]));
+        sent.under_way.push_back(parcel);
+    }
+
+    /// The words that were sent first of those that were not received yet, slot by slot; waits for a device. Nothing where
+    /// nothing is under way.
+    pub fn receive_tokens<'s>(&mut self, sent: &'s mut SentTokens) -> &'s [u32] {
+        sent.spare.extend(sent.received.take());
+        let parcel = sent.under_way.pop_front();
+        if let (Some(cuda), Some(moment)) = (&mut self.cuda, parcel.as_ref().and_then(|p| p.moment)) {
+            cuda.pass(moment);
+        }
+        sent.received = parcel;
+        sent.received.as_ref().map_or(&[], |p| &p.words[..p.len])
     }
 
     /// Empties a slot's history.

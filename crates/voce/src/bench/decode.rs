@@ -10,7 +10,7 @@ use voce_models::decoder::{
 };
 use voce_nn::{DecoderNames, Formats, Loader, Precision};
 use voce_runtime::cuda::{CudaError, Device};
-use voce_runtime::{Exec, Isa, Sampling};
+use voce_runtime::{Exec, Isa, Sampling, SentTokens};
 
 use super::SEED;
 use super::decode_args::BenchDecodeArgs;
@@ -175,16 +175,26 @@ impl Subject<'_> {
         let rows = rows(config, streams);
         let mut given = Given::new(config, streams);
         let mut times = Vec::with_capacity(args.frames);
-        for frame in 0..WARM_UP + args.frames {
+        // A device has the next frame before it is done with one, as streams that speak give it.
+        let (frames, ahead) = (WARM_UP + args.frames, usize::from(!exec.shares_memory()));
+        let (mut sent, mut last) = (SentTokens::default(), Instant::now());
+        for frame in 0..frames + ahead {
             interrupt::check()?;
             if frame == WARM_UP {
                 let _ = device.map(|d| d.timings());
             }
-            let start = Instant::now();
-            given.next(exec, &mut state);
-            model.step(exec, &mut state, &rows);
-            state.tokens(exec);
-            times.push(start.elapsed().as_secs_f64());
+            if frame < frames {
+                given.next(exec, &mut state);
+                exec.hold_back(frame > 0);
+                model.step(exec, &mut state, &rows);
+                exec.hold_back(false);
+                state.send(exec, &mut sent);
+            }
+            if frame >= ahead {
+                exec.receive_tokens(&mut sent);
+                times.push(last.elapsed().as_secs_f64());
+                last = Instant::now();
+            }
         }
         exec.status().map_err(failed)?;
         let times = times.split_off(WARM_UP);

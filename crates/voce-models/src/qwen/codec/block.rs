@@ -123,6 +123,15 @@ impl Block {
         rows *= self.ratio;
         show(exec, 1, out, rows);
         for (i, (unit, past)) in self.units.iter().zip(units).enumerate() {
+            // Rows that others still look back at are not written: the result goes to rows that are free.
+            let snakes = [unit.before.op(), unit.between.op()];
+            if unit.first.residual_snaked(exec, snakes, &unit.second, (&*out, spans), past, hidden) {
+                std::mem::swap(out, hidden);
+                // After three of them every buffer is where it was, so that steps are alike.
+                std::mem::swap(hidden, active);
+                show(exec, 2 + i, out, rows);
+                continue;
+            }
             if !unit.first.run_snaked(exec, unit.before.op(), out, spans, past, hidden) {
                 exec.snake(unit.before.op(), out, rows, active);
                 let io = ConvIo { spans, pre: Activation::None, add: false };

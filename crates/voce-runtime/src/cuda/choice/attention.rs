@@ -18,6 +18,11 @@ pub(in crate::cuda) const BLOCKS: usize = 2;
 pub(in crate::cuda) const SHORT_PART: usize = 64;
 /// Positions up to which a few rows alone have a block per key head that reads them all.
 const ALONE: usize = 128;
+/// Warps of its block: as in `attention_row.cu`.
+pub(in crate::cuda) const ALONE_WARPS: usize = 16;
+/// Positions up to which many rows have a warp per key head, and the warps of its block.
+const SHORT: usize = 32;
+pub(in crate::cuda) const SHORT_HEADS: usize = 4;
 
 /// Rows that are alone in their slots, and the rings that they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub(in crate::cuda) struct Singles {
 pub(in crate::cuda) enum Decode {
     /// A block per key head reads a whole short ring.
     Alone(KernelOf<AttendArgs>),
+    /// A warp per key head does.
+    Short(KernelOf<AttendArgs>),
     /// Few rows: `splits` blocks share a ring.
     Few { kernel: KernelOf<AttendArgs>, splits: usize },
     /// Many rows: a block per key head.
@@ -51,16 +58,28 @@ impl Singles {
         if self.group == 1 || pair { self.group } else { DECODE_QUERIES }
     }
 
+    /// Kernels of whole heads in registers: many warps a key head, and one.
+    fn by_head(&self) -> Option<[KernelOf<AttendArgs>; 2]> {
+        use program::*;
+        Some(match (self.head_dim, self.group) {
+            (64, 1) => [DECODE_ALONE_64, DECODE_SHORT_64],
+            (128, 1) => [DECODE_ALONE_128, DECODE_SHORT_128],
+            (64, 2) => [DECODE_ALONE_PAIR_64, DECODE_SHORT_PAIR_64],
+            (128, 2) => [DECODE_ALONE_PAIR_128, DECODE_SHORT_PAIR_128],
+            _ => return None,
+        })
+    }
+
     /// By which kernel.
     pub(in crate::cuda) fn decode(&self) -> Decode {
         use KvFormat::{Bf16, F32, Fp8};
         let few = self.blocks < BLOCKS * self.processors;
-        if few && self.format == Bf16 && self.longest <= ALONE {
-            match (self.head_dim, self.group) {
-                (64, 1) => return Decode::Alone(program::DECODE_ALONE_64),
-                (128, 1) => return Decode::Alone(program::DECODE_ALONE_128),
-                (64, 2) => return Decode::Alone(program::DECODE_ALONE_PAIR_64),
-                (128, 2) => return Decode::Alone(program::DECODE_ALONE_PAIR_128),
+        if self.format == Bf16
+            && let Some([alone, short]) = self.by_head()
+        {
+            match self.longest {
+                ..=ALONE if few => return Decode::Alone(alone),
+                ..=SHORT if !few && self.blocks.is_multiple_of(SHORT_HEADS) => return Decode::Short(short),
                 _ => {}
             }
         }
@@ -94,7 +113,9 @@ impl Decode {
     /// The kernel.
     pub(in crate::cuda) fn kernel(self) -> KernelOf<AttendArgs> {
         match self {
-            Self::Alone(kernel) | Self::Few { kernel, .. } | Self::Many(kernel) => kernel,
+            Self::Alone(kernel) | Self::Short(kernel) | Self::Many(kernel) | Self::Few { kernel, .. } => {
+                kernel
+            }
         }
     }
 }
@@ -164,7 +185,14 @@ mod tests {
             (Bf16, 128, 2, 8, 129, "decode_few_pair_bf16", 4),
             (Bf16, 128, 2, 263, 300, "decode_few_pair_bf16", 8),
             (Bf16, 128, 2, 264, 300, "decode_pair_bf16", 0),
-            (Bf16, 128, 2, 264, 1, "decode_pair_bf16", 0),
+            (Bf16, 128, 2, 264, 1, "decode_short_pair_128", 0),
+            (Bf16, 128, 2, 264, 32, "decode_short_pair_128", 0),
+            (Bf16, 128, 2, 264, 33, "decode_pair_bf16", 0),
+            (Bf16, 128, 2, 266, 16, "decode_pair_bf16", 0),
+            (Bf16, 64, 2, 264, 16, "decode_short_pair_64", 0),
+            (Bf16, 128, 1, 264, 16, "decode_short_128", 0),
+            (Bf16, 64, 1, 264, 16, "decode_short_64", 0),
+            (Fp8, 128, 2, 264, 16, "decode_pair_fp8", 0),
             (Bf16, 128, 1, 1, 100, "decode_alone_128", 0),
             (Bf16, 64, 1, 1, 100, "decode_alone_64", 0),
             (Bf16, 64, 2, 1, 100, "decode_alone_pair_64", 0),
@@ -187,8 +215,8 @@ mod tests {
         for (format, head_dim, group, blocks, longest, kernel, splits) in table {
             let singles = Singles { format, head_dim, group, blocks, longest, processors: H200 };
             let got = match singles.decode() {
-                Decode::Alone(k) | Decode::Many(k) => (k.name(), 0),
                 Decode::Few { kernel, splits } => (kernel.name(), splits),
+                other => (other.kernel().name(), 0),
             };
             assert_eq!(got, (kernel, splits), "{singles:?}");
         }

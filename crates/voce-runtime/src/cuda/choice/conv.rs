@@ -3,15 +3,19 @@
 use crate::cuda::conv::{ConvArgs, DepthwiseArgs, SubsampleArgs, ThinConvArgs};
 use crate::cuda::program::{self, KernelOf};
 use crate::cuda::residual::ResidualArgs;
+use crate::cuda::unit::UnitArgs;
 use crate::matrix::Format;
 
 /// Outputs up to which rows of a convolution are multiplied where they are instead of being gathered for a product.
 const THIN: usize = 4;
-/// Taps that `conv_line` has room for, and `depthwise4` asks for at once: as in `conv.cu`.
-pub(in crate::cuda) const LINE_TAPS: usize = 4;
+/// Taps that `conv_line` and `conv_line_wide` have room for, and `depthwise4` asks for at once: as in `conv.cu`.
+const LINE_TAPS: usize = 4;
+const WIDE_TAPS: usize = 8;
 const DEPTHWISE_TAPS: usize = 9;
 /// Rows that all spans are multiples of from which kernels take tiles of them.
 const LEAST_UNIT: usize = 16;
+/// Width up to which a few tiles of a unit are worth a kernel.
+const NARROW_UNIT: usize = 192;
 /// Threads of a block that shares out columns.
 const THREADS: usize = 256;
 
@@ -32,8 +36,8 @@ pub(in crate::cuda) struct ConvShape {
 /// How it is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cuda) enum ConvWay {
-    /// One output: tiles of rows.
-    Line(KernelOf<ThinConvArgs>),
+    /// One output: tiles of rows, and the taps that there is room for.
+    Line { kernel: KernelOf<ThinConvArgs>, taps: usize },
     /// Few outputs: a warp per row.
     Thin(KernelOf<ThinConvArgs>),
     /// Rows are gathered for a product, by eights in bf16 where that is so.
@@ -43,12 +47,16 @@ pub(in crate::cuda) enum ConvWay {
 impl ConvShape {
     pub(in crate::cuda) fn way(&self) -> ConvWay {
         if self.outputs <= THIN {
-            let line = self.outputs == 1
-                && self.stride == 1
-                && self.taps <= LINE_TAPS
-                && [16, 32, 64, 128].contains(&self.channels)
-                && self.unit >= LEAST_UNIT;
-            return if line { ConvWay::Line(program::CONV_LINE) } else { ConvWay::Thin(program::CONV_THIN) };
+            let line = self.outputs == 1 && self.stride == 1 && self.unit >= LEAST_UNIT;
+            return match self.channels {
+                16 | 32 | 64 | 128 if line && self.taps <= LINE_TAPS => {
+                    ConvWay::Line { kernel: program::CONV_LINE, taps: LINE_TAPS }
+                }
+                48 | 96 | 192 if line && self.taps <= WIDE_TAPS => {
+                    ConvWay::Line { kernel: program::CONV_LINE_WIDE, taps: WIDE_TAPS }
+                }
+                _ => ConvWay::Thin(program::CONV_THIN),
+            };
         }
         let narrow = !self.few && self.format == Format::Bf16;
         let eights = narrow && self.channels.is_multiple_of(8);
@@ -74,6 +82,43 @@ pub(in crate::cuda) fn residual(
         256 => Some(program::RESIDUAL_256),
         _ => None,
     }
+}
+
+/// The kernel of a whole unit of periodic activations: rows of a tile, inputs of a chunk of weights, threads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cuda) struct Unit {
+    pub kernel: KernelOf<UnitArgs>,
+    pub rows: usize,
+    pub chunk: usize,
+    pub threads: u32,
+}
+
+/// The kernel of a unit in bf16 whose hidden rows are as wide as the others, if there is one; `rows` are all of them, and what all
+/// spans are multiples of.
+pub(in crate::cuda) fn unit(
+    formats: [Format; 2],
+    width: usize,
+    hidden: usize,
+    rows: [usize; 2],
+    processors: usize,
+) -> Option<Unit> {
+    if formats != [Format::Bf16; 2] || hidden != width || rows[1] < LEAST_UNIT {
+        return None;
+    }
+    let found = match width {
+        96 => Unit { kernel: program::UNIT_96, rows: 128, chunk: 96, threads: 192 },
+        192 => Unit { kernel: program::UNIT_192, rows: 128, chunk: 32, threads: 192 },
+        384 => Unit { kernel: program::UNIT_384, rows: 64, chunk: 32, threads: 384 },
+        _ => return None,
+    };
+    // A tile of wide rows takes long: where there are few of them, the library spreads the work further.
+    let tiles = rows[0] / rows[1] * rows[1].div_ceil(found.rows);
+    (always_unit(width) || tiles >= processors).then_some(found)
+}
+
+/// Whether a unit of this width does not depend on how many rows there are.
+pub(in crate::cuda) fn always_unit(width: usize) -> bool {
+    width <= NARROW_UNIT
 }
 
 /// A depthwise convolution: whether a thread has four channels.
@@ -115,7 +160,10 @@ mod tests {
             (ConvShape { outputs: 2, ..one }, "conv_thin"),
             (ConvShape { outputs: 4, ..one }, "conv_thin"),
             (ConvShape { taps: 5, ..one }, "conv_thin"),
-            (ConvShape { channels: 48, ..one }, "conv_thin"),
+            (ConvShape { channels: 48, ..one }, "conv_line_wide"),
+            (ConvShape { channels: 96, taps: 7, ..one }, "conv_line_wide"),
+            (ConvShape { channels: 96, taps: 9, ..one }, "conv_thin"),
+            (ConvShape { channels: 80, ..one }, "conv_thin"),
             (ConvShape { unit: 15, ..one }, "conv_thin"),
             (ConvShape { stride: 2, ..one }, "conv_thin"),
             (ConvShape { outputs: 5, ..one }, "conv_operand8"),
@@ -125,7 +173,7 @@ mod tests {
         ];
         for (shape, want) in table {
             let got = match shape.way() {
-                ConvWay::Line(kernel) | ConvWay::Thin(kernel) => kernel.name(),
+                ConvWay::Line { kernel, .. } | ConvWay::Thin(kernel) => kernel.name(),
                 ConvWay::Gathered { kernel, .. } => kernel.name(),
             };
             assert_eq!(got, want, "{shape:?}");

@@ -53,6 +53,7 @@ impl ProductShape {
         let most = match self.k.div_ceil(ROW_PIECE).div_ceil(ROW_WARPS) {
             1 => 4,
             2 => 2,
+            3 => 1,
             _ => 0,
         };
         let rows = self.format == Format::Bf16
@@ -103,7 +104,8 @@ pub(in crate::cuda) fn row(rows: usize, long: usize, outputs: usize) -> (KernelO
     match (rows, long) {
         (1, 1) if outputs > ROW_MANY => (program::ROW_MANY_BF16, 1),
         (1, 1) => (program::ROW_BF16, 1),
-        (1, _) => (program::ROW_LONG_BF16, 1),
+        (1, 2) => (program::ROW_LONG_BF16, 1),
+        (1, _) => (program::ROW_LONGEST_BF16, 1),
         (2, 1) => (program::ROW_TWO_BF16, 2),
         (2, _) => (program::ROW_TWO_LONG_BF16, 2),
         _ => (program::ROW_FOUR_BF16, 4),
@@ -181,7 +183,7 @@ mod tests {
             processors: H200,
             shared: SHARED,
         };
-        let (long, longer) = (4096 + 8, 8192 + 8);
+        let (long, longer, longest) = (4096 + 8, 8192 + 8, 12_288 + 8);
         let table = [
             (usual, "rows"),
             (ProductShape { rows: 4, ..usual }, "rows"),
@@ -196,7 +198,9 @@ mod tests {
             (ProductShape { k: 2052, stride: 2056, ..usual }, "linear_one_bf16"),
             (ProductShape { rows: 2, k: long, stride: long, ..usual }, "rows"),
             (ProductShape { rows: 3, k: long, stride: long, ..usual }, "linear_bf16"),
-            (ProductShape { k: longer, stride: longer, ..usual }, "linear_one_bf16"),
+            (ProductShape { k: longer, stride: longer, ..usual }, "rows"),
+            (ProductShape { rows: 2, k: longer, stride: longer, ..usual }, "linear_one_bf16"),
+            (ProductShape { k: longest, stride: longest, ..usual }, "linear_one_bf16"),
             (ProductShape { rows: 8, k: longer, stride: longer, ..usual }, "library"),
             (ProductShape { rows: 4, n: H200 * 128, ..usual }, "rows"),
             (ProductShape { rows: 4, n: H200 * 128 + 1, ..usual }, "linear_bf16"),
@@ -220,6 +224,7 @@ mod tests {
             ((1, 1, 12), "row_bf16", 1),
             ((1, 1, 13), "row_many_bf16", 1),
             ((1, 2, 40), "row_long_bf16", 1),
+            ((1, 3, 40), "row_longest_bf16", 1),
             ((2, 1, 40), "row_two_bf16", 2),
             ((2, 2, 1), "row_two_long_bf16", 2),
             ((3, 1, 1), "row_four_bf16", 4),

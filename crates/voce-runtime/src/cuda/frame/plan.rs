@@ -126,7 +126,15 @@ fn grid(command: &Command) -> [u32; 3] {
 fn op(commands: &[Command], args: &[u8]) -> Option<(Op, usize)> {
     use program::*;
     let first = commands.first()?;
-    let products = [ROW_BF16, ROW_LONG_BF16, ROW_TWO_BF16, ROW_TWO_LONG_BF16, ROW_FOUR_BF16, ROW_MANY_BF16];
+    let products = [
+        ROW_BF16,
+        ROW_LONG_BF16,
+        ROW_LONGEST_BF16,
+        ROW_TWO_BF16,
+        ROW_TWO_LONG_BF16,
+        ROW_FOUR_BF16,
+        ROW_MANY_BF16,
+    ];
     if let Some(a) = products.into_iter().find_map(|k| args_of(k, first, args)) {
         return Some((Op::Product(a), 1));
     }
@@ -409,6 +417,7 @@ impl Builder {
         let values = group * dim / each;
         if values * each != group * dim
             || !each.is_power_of_two()
+            || !values.is_power_of_two()
             || values > MOST_VALUES
             || !dim.is_multiple_of(values)
         {
@@ -451,6 +460,10 @@ impl Builder {
             kind: if short { ATTEND_SHORT } else { ATTEND },
             n: a.heads,
             k: a.dim,
+            // Powers of two by their bits: a division takes longer than all that is done before the row is there.
+            gated: group as u32,
+            segments: each.ilog2(),
+            pitch: values.ilog2(),
             rows: rows as u32,
             eps,
             ring: ring as u32,

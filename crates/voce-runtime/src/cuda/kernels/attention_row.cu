@@ -1,6 +1,9 @@
-// Attention of rows alone, where there are few: every warp has a whole head in its registers, so that warps meet once.
+// Attention of rows alone, where there are few or where they see little: every warp has a whole head in its registers, so that warps
+// meet once, or never.
 
 #define ALONE_WARPS 16
+// Key heads of a block whose warps have one each.
+#define SHORT_HEADS 4
 // Positions that a warp reads at once.
 #define ALONE_AHEAD 8
 
@@ -61,21 +64,20 @@ DEV void lane_values(const bf16* from, float (&x)[4]) {
     x[0] = low(v.x), x[1] = high(v.x), x[2] = low(v.y), x[3] = high(v.y);
 }
 
-// One row per task: a block per task and key head, whose warps take positions in turn. Bound by latency, and for long pasts by what one
+// One row per task, and WARPS warps that take the positions of a key head in turn. Bound by latency, and for long pasts by what one
 // multiprocessor can read.
-template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
-    const u32 dim = 32 * D, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u32 head = blockIdx.x % a.kv_heads, group = a.heads / a.kv_heads;
-    SHARED(float, sums);  // [warps][QUERIES][dim]
-    __shared__ float tops[ALONE_WARPS][QUERIES], totals[ALONE_WARPS][QUERIES];
-    const u64 task = a.tasks + sizeof(AttendTask) * (blockIdx.x / a.kv_heads);
+template <int D, int QUERIES, int WARPS> DEV void decode_alone(const AttendArgs& a) {
+    const u32 dim = 32 * D, warp = WARPS == 1 ? 0 : threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u32 job = WARPS == 1 ? blockIdx.x * SHORT_HEADS + threadIdx.x / 32 : blockIdx.x;
+    const u32 head = job % a.kv_heads, group = a.heads / a.kv_heads;
+    const u64 task = a.tasks + sizeof(AttendTask) * (job / a.kv_heads);
     const uint4 task0 = table_load(task), task1 = table_load(task + 16);
     const u32 row = task0.x, slot = task0.z, position = task0.w, first = task1.x, past = task1.y - 1 - first;
     bf16* keys = ring_of<bf16>(a, slot, head, 0);
     bf16* values = keys + (u64)a.capacity * dim;
     const u32 start = first % a.capacity;
     // Loads that do not depend on the row begin before it is there.
-    for (u32 i = threadIdx.x; i < 2 * past * (dim / 64); i += blockDim.x) {
+    for (u32 i = 32 * warp + lane; i < 2 * past * (dim / 64); i += 32 * WARPS) {
         const u32 p = start + i / 2 / (dim / 64), place = p < a.capacity ? p : p - a.capacity;
         prefetch((u64)((i & 1 ? values : keys) + (u64)place * dim + 64 * (i / 2 % (dim / 64))));
     }
@@ -98,12 +100,12 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
 #pragma unroll
         for (int j = 0; j < D; j++) q[g][j] *= a.scale, acc[g][j] = 0.0f;
     }
-    for (u32 i0 = warp; i0 < past; i0 += ALONE_AHEAD * ALONE_WARPS) {
+    for (u32 i0 = warp; i0 < past; i0 += ALONE_AHEAD * WARPS) {
         float k[ALONE_AHEAD][D], v[ALONE_AHEAD][D];
 #pragma unroll
         for (int u = 0; u < ALONE_AHEAD; u++) {
-            const u32 p = start + min(i0 + u * ALONE_WARPS, past - 1), place = p < a.capacity ? p : p - a.capacity;
-            if (i0 + u * ALONE_WARPS < past) {
+            const u32 p = start + min(i0 + u * WARPS, past - 1), place = p < a.capacity ? p : p - a.capacity;
+            if (i0 + u * WARPS < past) {
                 lane_values(keys + (u64)place * dim, k[u]);
                 lane_values(values + (u64)place * dim, v[u]);
             } else {
@@ -122,7 +124,7 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
             }
             // Lane 4 u and the three after it have position u.
             const float looked = warp_sums<ALONE_AHEAD>(score);
-            const float mine = i0 + lane / 4 * ALONE_WARPS < past ? looked : -INF;
+            const float mine = i0 + lane / 4 * WARPS < past ? looked : -INF;
             const float top = fmaxf(most[g], warp_max(mine)), weight = expf(mine - top), old = expf(most[g] - top);
             float sum = weight;
             for (int m = 4; m < 32; m *= 2) sum += __shfl_xor_sync(FULL, sum, m);
@@ -139,7 +141,7 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
         }
     }
     // The row's own key and value, rounded as the ring has them.
-    if (warp == past % ALONE_WARPS) {
+    if (warp == past % WARPS) {
         float k[D], v[D];
         const float* own = qkv + (a.heads + head) * dim;
         lane_head<D>(a, own, normed, key_weight, c, s, k);
@@ -163,6 +165,17 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
             for (int j = 0; j < D; j++) acc[g][j] = acc[g][j] * old + weight * v[j];
         }
     }
+    if (WARPS == 1) {
+#pragma unroll
+        for (int g = 0; g < QUERIES; g++) {
+            if (g >= group) continue;
+#pragma unroll
+            for (int j = 0; j < D; j++) put_attended(a, row, (head * group + g) * dim + D * lane + j, acc[g][j] / total[g]);
+        }
+        return;
+    }
+    SHARED(float, sums);  // [warps][QUERIES][dim]
+    __shared__ float tops[WARPS][QUERIES], totals[WARPS][QUERIES];
 #pragma unroll
     for (int g = 0; g < QUERIES; g++) {
         if (lane == 0) tops[warp][g] = most[g], totals[warp][g] = total[g];
@@ -175,9 +188,9 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
         if (g >= group) continue;
         float top = -INF, sum = 0.0f, value = 0.0f;
 #pragma unroll
-        for (u32 w = 0; w < ALONE_WARPS; w++) top = fmaxf(top, tops[w][g]);
+        for (u32 w = 0; w < WARPS; w++) top = fmaxf(top, tops[w][g]);
 #pragma unroll
-        for (u32 w = 0; w < ALONE_WARPS; w++) {
+        for (u32 w = 0; w < WARPS; w++) {
             const float scale = expf(tops[w][g] - top);
             sum += totals[w][g] * scale;
             value += sums[w * QUERIES * dim + e] * scale;
@@ -186,7 +199,12 @@ template <int D, int QUERIES> DEV void decode_alone(const AttendArgs& a) {
     }
 }
 
-KERNEL_AHEAD(decode_alone_64, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<2, 1>(a); }
-KERNEL_AHEAD(decode_alone_128, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<4, 1>(a); }
-KERNEL_AHEAD(decode_alone_pair_64, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<2, 2>(a); }
-KERNEL_AHEAD(decode_alone_pair_128, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<4, 2>(a); }
+KERNEL_AHEAD(decode_alone_64, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<2, 1, ALONE_WARPS>(a); }
+KERNEL_AHEAD(decode_alone_128, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<4, 1, ALONE_WARPS>(a); }
+KERNEL_AHEAD(decode_alone_pair_64, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<2, 2, ALONE_WARPS>(a); }
+KERNEL_AHEAD(decode_alone_pair_128, AttendArgs, 32 * ALONE_WARPS, 1) { decode_alone<4, 2, ALONE_WARPS>(a); }
+// Many rows that see little: a warp per key head.
+KERNEL_AHEAD(decode_short_64, AttendArgs, 32 * SHORT_HEADS, 4) { decode_alone<2, 1, 1>(a); }
+KERNEL_AHEAD(decode_short_128, AttendArgs, 32 * SHORT_HEADS, 4) { decode_alone<4, 1, 1>(a); }
+KERNEL_AHEAD(decode_short_pair_64, AttendArgs, 32 * SHORT_HEADS, 4) { decode_alone<2, 2, 1>(a); }
+KERNEL_AHEAD(decode_short_pair_128, AttendArgs, 32 * SHORT_HEADS, 4) { decode_alone<4, 2, 1>(a); }

@@ -201,13 +201,12 @@ KERNEL(conv_thin, ThinConvArgs, 256) {
     }
 }
 
-// Rows of a tile, and taps that a thread has the weights of.
+// Rows of a tile.
 #define LINE_ROWS 256
-#define LINE_TAPS 4
 
-// A convolution to one output, stride 1: a tile of rows per block, `width / 4` threads per row. Each value is read and
-// activated once and meets the weights of all taps; `part` has what each row gives each of them. Bound by the reads.
-KERNEL(conv_line, ThinConvArgs, 256) {
+// A convolution to one output, stride 1: a tile of rows per block, `width / 4 / PIECES` threads per row. Each value is read and
+// activated once and meets the weights of all taps, up to TAPS; `part` has what each row gives each of them. Bound by the reads.
+template <int PIECES, int TAPS> DEV void conv_line_of(const ThinConvArgs& a) {
     SHARED(float, part);
     const Stream& s = a.stream;
     if (blockIdx.x >= a.row_blocks) {
@@ -218,39 +217,46 @@ KERNEL(conv_line, ThinConvArgs, 256) {
     const u32 valid = min((u32)LINE_ROWS, s.unit - skip), seen = valid + s.history;
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
-    const u32 lanes = s.width / 4, i = threadIdx.x % lanes * 4, rows = blockDim.x / lanes;
-    float4 w[LINE_TAPS];
+    const u32 lanes = s.width / (4 * PIECES), i = threadIdx.x % lanes * 4, rows = blockDim.x / lanes;
+    float4 w[TAPS][PIECES];
 #pragma unroll
-    for (u32 tap = 0; tap < LINE_TAPS; tap++) {
-        w[tap] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (tap >= a.shape.taps) continue;
-        const u64 from = tap * s.width + i;
-        if (a.narrow) w[tap] = widen4(*at<const uint2>(a.w + 2 * from));
-        else w[tap] = *at<const float4>(a.w + 4 * from);
-    }
+    for (u32 tap = 0; tap < TAPS; tap++)
+#pragma unroll
+        for (u32 j = 0; j < PIECES; j++) {
+            w[tap][j] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (tap >= a.shape.taps) continue;
+            const u64 from = tap * s.width + i + 4 * j * lanes;
+            if (a.narrow) w[tap][j] = widen4(*at<const uint2>(a.w + 2 * from));
+            else w[tap][j] = *at<const float4>(a.w + 4 * from);
+        }
     for (u32 first = 0; first < seen; first += rows) {
         const u32 row = first + threadIdx.x / lanes;
-        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (row < seen) {
-            const StreamRow r = stream_row(s, p, local + row);
-            if (r.at) v = *reinterpret_cast<const float4*>(r.at + i);
-            v = stream4(s, r, v, i);
+        const StreamRow r = row < seen ? stream_row(s, p, local + row) : StreamRow{nullptr, ACT_NONE};
+        float sums[TAPS] = {};
+#pragma unroll
+        for (u32 j = 0; j < PIECES; j++) {
+            float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (r.at) v = stream4(s, r, *reinterpret_cast<const float4*>(r.at + i + 4 * j * lanes), i + 4 * j * lanes);
+#pragma unroll
+            for (u32 tap = 0; tap < TAPS; tap++)
+                sums[tap] += v.x * w[tap][j].x + v.y * w[tap][j].y + v.z * w[tap][j].z + v.w * w[tap][j].w;
         }
 #pragma unroll
-        for (u32 tap = 0; tap < LINE_TAPS; tap++) {
+        for (u32 tap = 0; tap < TAPS; tap++) {
             if (tap >= a.shape.taps) continue;
-            float sum = v.x * w[tap].x + v.y * w[tap].y + v.z * w[tap].z + v.w * w[tap].w;
-            for (u32 m = lanes / 2; m > 0; m >>= 1) sum += __shfl_xor_sync(FULL, sum, m);
-            if (row < seen && i == 0) part[row * LINE_TAPS + tap] = sum;
+            for (u32 m = lanes / 2; m > 0; m >>= 1) sums[tap] += __shfl_xor_sync(FULL, sums[tap], m);
+            if (row < seen && i == 0) part[row * TAPS + tap] = sums[tap];
         }
     }
     __syncthreads();
     for (u32 r = threadIdx.x; r < valid; r += blockDim.x) {
         float sum = 0.0f;
-        for (u32 tap = 0; tap < a.shape.taps; tap++) sum += part[(r + tap * a.shape.dilation) * LINE_TAPS + tap];
+        for (u32 tap = 0; tap < a.shape.taps; tap++) sum += part[(r + tap * a.shape.dilation) * TAPS + tap];
         put(a.store, begin + r, 0, sum);
     }
 }
+KERNEL(conv_line, ThinConvArgs, 256) { conv_line_of<1, 4>(a); }
+KERNEL(conv_line_wide, ThinConvArgs, 256) { conv_line_of<3, 8>(a); }
 
 struct UpsampleArgs {
     Stream stream;

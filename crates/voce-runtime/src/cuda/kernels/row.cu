@@ -171,6 +171,7 @@ template <int P, int H, int R> DEV void row_product(const RowArgs& a) {
 KERNEL_AHEAD(row_bf16, RowArgs, 32 * ROW_WARPS, 2) { row_product<1, 4, 1>(a); }
 KERNEL_AHEAD(row_many_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 8, 1>(a); }
 KERNEL_AHEAD(row_long_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<2, 4, 1>(a); }
+KERNEL_AHEAD(row_longest_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<3, 2, 1>(a); }
 // Two rows, and up to four.
 KERNEL_AHEAD(row_two_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<1, 4, 2>(a); }
 KERNEL_AHEAD(row_two_long_bf16, RowArgs, 32 * ROW_WARPS, 1) { row_product<2, 2, 2>(a); }

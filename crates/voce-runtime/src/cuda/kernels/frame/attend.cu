@@ -5,12 +5,14 @@
 struct FrameAttend {
     const FramePhase& p;
     u32 heads, kv_heads, dim, capacity, rope, rope_rows, window, group, blocks, head, j, values;
+    u32 block_bits, value_bits;  // of the blocks of a key head, and of the values that each of them makes
     float scale;
     MEMBER FrameAttend(const FrameBlock& c, const FramePhase& p_) : p(p_) {
         heads = same(p.n), kv_heads = same(p.number[0]), dim = same(p.k), capacity = same(p.number[1]), rope = same(p.number[2]);
         rope_rows = same(p.number[3]), window = same(p.number[4]);
         scale = __uint_as_float(p.number[5]);
-        group = heads / kv_heads, blocks = c.blocks / kv_heads, head = c.b / blocks, j = c.b % blocks, values = group * dim / blocks;
+        group = same(p.gated), block_bits = same(p.segments), value_bits = same(p.pitch);
+        blocks = 1u << block_bits, head = c.b >> block_bits, j = c.b & (blocks - 1), values = 1u << value_bits;
     }
     MEMBER bf16* keys(u32 slot) const { return at<bf16>(p.address[0]) + ((u64)slot * kv_heads + head) * 2 * ((u64)capacity * dim); }
     // Cosines and sines of a lane's D values.
@@ -103,7 +105,7 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
     const u32 slot = c.task.x, position = c.task.y, first = c.task.z, past = position - first;
     bf16* keys = a.keys(slot);
     bf16* values = keys + (u64)a.capacity * a.dim;
-    const u32 each = (past + a.blocks - 1) / a.blocks, begin = min(a.j * each, past), end = min(begin + each, past), start = first % a.capacity;
+    const u32 each = (past + a.blocks - 1) >> a.block_bits, begin = min(a.j * each, past), end = min(begin + each, past), start = first % a.capacity;
     u32 k[AHEAD][D / 2], v[AHEAD][D / 2];
     const auto load = [&](u32 i0) {
 #pragma unroll
@@ -199,7 +201,7 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
     part.at = 0;
     const u32 record = a.values + 2;
     if (c.t < Q * a.dim) {
-        const u32 g = c.t / a.dim, to = c.t / a.values;
+        const u32 g = c.t / (32 * D), to = c.t >> a.value_bits, own = c.t & (a.values - 1);
         float most = -1e30f, sum = 0.0f, value = 0.0f;
 #pragma unroll
         for (int w = 0; w < FRAME_WARPS; w++) most = fmaxf(most, c.s.tops[w][g]);
@@ -210,13 +212,13 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
             value += e * c.red[w * Q * a.dim + c.t];
         }
         const u32 at = ((a.head * a.blocks + to) * a.blocks + a.j) * record;
-        c.put(part, at + c.t % a.values, value);
-        if (c.t % a.values == 0) c.put(part, at + a.values, most), c.put(part, at + a.values + 1, sum);
+        c.put(part, at + own, value);
+        if (own == 0) c.put(part, at + a.values, most), c.put(part, at + a.values + 1, sum);
     }
     c.sent();
     c.learn(p.nap);
     if (c.t < a.values * a.blocks) {
-        const u32 v = c.t / a.blocks, from = ((a.head * a.blocks + a.j) * a.blocks + c.t % a.blocks) * record;
+        const u32 v = c.t >> a.block_bits, from = ((a.head * a.blocks + a.j) * a.blocks + (c.t & (a.blocks - 1))) * record;
         FrameRow read = part;
         read.how = (read.how & ~3u) | FROM_EXCHANGE;
         c.rest_for(p.nap + 1);
@@ -229,7 +231,7 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
         const float e = __expf(most - largest);
         x *= e, sum *= e;
         for (u32 m = a.blocks / 2; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m), sum += __shfl_xor_sync(FULL, sum, m);
-        if (c.t % a.blocks == 0) c.put(p.out[0], a.head * a.group * a.dim + a.j * a.values + v, __fdividef(x, sum));
+        if ((c.t & (a.blocks - 1)) == 0) c.put(p.out[0], a.head * a.group * a.dim + a.j * a.values + v, __fdividef(x, sum));
         c.sent();
         c.learn(p.nap + 1);
     } else {
@@ -245,7 +247,7 @@ template <int D> DEV void frame_attend_short(FrameBlock& c, const FramePhase& p,
     char* keys = c.rest + p.ring;
     float* values = reinterpret_cast<float*>(keys + a.capacity * stride);
     c.learn_task(p.address[1]);
-    const u32 slot = c.task.x, begin = c.task.y, rows = same(p.rows), query = a.j * a.values / a.dim, own = a.j * a.values % a.dim;
+    const u32 slot = c.task.x, begin = c.task.y, rows = same(p.rows), query = a.j * a.values / (32 * D), own = a.j * a.values % (32 * D);
     bf16* ring = a.keys(slot);
     float query_weight[D], key_weight[D];
     a.weights<D>(p.address[4], lane, query_weight);
@@ -264,10 +266,16 @@ template <int D> DEV void frame_attend_short(FrameBlock& c, const FramePhase& p,
     }
     frame_announce(c, index, next);
     for (u32 r = 0; r < rows; r++) {
-        const u32 position = begin + r, place = position % a.capacity;
+        const u32 position = begin + r;
+        const u32 place = same(position < a.capacity) ? position : position % a.capacity;
         const u32 first = a.window && position + 1 > a.window ? position + 1 - a.window : 0, seen = position + 1 - first;
         float q[D], cosine[D], sine[D];
         a.turns<D>(position, lane, cosine, sine);
+        // Where the lane's positions are, of those that are seen.
+        const u32 start = same(first < a.capacity) ? first : first % a.capacity;
+        u32 p0 = start + lane, p1 = start + lane + 32;
+        if (p0 >= a.capacity) p0 -= a.capacity;
+        if (p1 >= a.capacity) p1 -= a.capacity;
         if (r == 0) c.rest_for(p.nap);
         // One warp turns the new key, another has the values, all turn the query.
         float both[2][D];
@@ -314,7 +322,6 @@ template <int D> DEV void frame_attend_short(FrameBlock& c, const FramePhase& p,
         const float s0 = lane < seen ? c.s.scores[lane] : -1e30f, s1 = lane + 32 < seen ? c.s.scores[lane + 32] : -1e30f;
         const float most = warp_max(fmaxf(s0, s1));
         const float e0 = lane < seen ? __expf(s0 - most) : 0.0f, e1 = lane + 32 < seen ? __expf(s1 - most) : 0.0f;
-        const u32 p0 = (first + lane) % a.capacity, p1 = (first + lane + 32) % a.capacity;
         for (u32 v = c.warp; v < a.values; v += 2 * FRAME_WARPS) {
             // The sum of weights, and two values of the result.
             float x[3] = {e0 + e1, 0.0f, 0.0f};

@@ -13,6 +13,8 @@
 #define FRAME_KEPT 3
 #define FRAME_BATCH 6
 #define FRAME_NAPS 32
+// Bins that a draw counts its numbers in: one of every thread.
+#define FRAME_BINS FRAME_THREADS
 // Looks after which nothing will come: some seconds.
 #define FRAME_LOOKS (1u << 24)
 // Positions of a ring that a block keeps in its own memory.
@@ -67,6 +69,13 @@ struct FrameArgs {
 #ifdef FRAME_RUNS
 #define MEMBER __device__ __forceinline__
 
+// Keys of which a draw's limit is one.
+struct FrameCrowd {
+    u32 count, least, most;
+    u32 keys[32];
+    MEMBER void begin() { count = 0, least = FULL, most = 0; }
+};
+
 struct FrameShared {
     u64 full[FRAME_SLOTS], empty[FRAME_SLOTS];
     uint4 phases[3][sizeof(FramePhase) / 16];
@@ -75,8 +84,9 @@ struct FrameShared {
     float scores[FRAME_SHORT];
     int naps[FRAME_NAPS];
     u32 counts[2][FRAME_WARPS], more[2][FRAME_WARPS];
-    Best best[2][FRAME_WARPS];
-    u32 keys[2][FRAME_WARPS];
+    u32 best[2][FRAME_WARPS], places[2][FRAME_WARPS], keys[2][FRAME_WARPS];
+    alignas(16) u32 bins[FRAME_BINS];
+    FrameCrowd crowd;
     u32 token;
     u64 seen;  // where a token is to be marked as drawn when the others are done
     u32 bit;
@@ -247,28 +257,32 @@ struct FrameBlock {
         if ((how & 3) == FROM_TABLE_BF16) return widen4(*at<const uint2>(from.at + 2 * place));
         return *at<const float4>(from.at + 4 * place);
     }
-    // N groups of four values, `step` values apart; those from `count` on, a multiple of four, are zeros.
-    template <int N> MEMBER void take(const FrameRow& from, u32 first, u32 step, u32 count, float (&v)[4 * N]) {
+    // Asks for N groups of four values, `step` values apart; those from `count` on, a multiple of four, are nobody's.
+    template <int N> MEMBER void ask(const FrameRow& from, u32 first, u32 step, u32 count, uint4 (&x)[N]) const {
+        const u32 how = same(from.how), wanted = flag(how) ? FULL : 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[i] = {wanted, wanted, wanted, wanted};
+            if ((how & 3) == FROM_EXCHANGE && first + i * step < count)
+                asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(x[i].x), "=r"(x[i].y), "=r"(x[i].z), "=r"(x[i].w)
+                             : "l"(ex + from.area + first + i * step) : "memory");
+        }
+    }
+    // The values that were asked for, once they are there; nobody's are zeros.
+    template <int N> MEMBER void given(const FrameRow& from, u32 first, u32 step, u32 count, uint4 (&x)[N], float (&v)[4 * N]) {
         const u32 how = same(from.how);
         if ((how & 3) == FROM_EXCHANGE) {
             const u32 wanted = flag(how) ? FULL : 0;
-            uint4 x[N];
             u32 looks = 0;
             while (true) {
                 u32 wrong = 0;
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    x[i] = {wanted, wanted, wanted, wanted};
-                    if (first + i * step < count)
-                        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                                     : "=r"(x[i].x), "=r"(x[i].y), "=r"(x[i].z), "=r"(x[i].w)
-                                     : "l"(ex + from.area + first + i * step) : "memory");
-                }
 #pragma unroll
                 for (int i = 0; i < N; i++) wrong |= (x[i].x ^ wanted) | (x[i].y ^ wanted) | (x[i].z ^ wanted) | (x[i].w ^ wanted);
                 if (!__any_sync(FULL, wrong & 1)) break;
                 waited = true;
                 give_up(looks);
+                ask<N>(from, first, step, count, x);
             }
 #pragma unroll
             for (int i = 0; i < N; i++) {
@@ -284,6 +298,11 @@ struct FrameBlock {
             if (first + i * step < count) four = four_of(from, how, first + i * step);
             v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
         }
+    }
+    template <int N> MEMBER void take(const FrameRow& from, u32 first, u32 step, u32 count, float (&v)[4 * N]) {
+        uint4 x[N];
+        ask<N>(from, first, step, count, x);
+        given<N>(from, first, step, count, x, v);
     }
 };
 

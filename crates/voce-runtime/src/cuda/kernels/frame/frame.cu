@@ -69,7 +69,7 @@ DEV void frame_norm(FrameBlock& c, const FramePhase& p, u32 index, const uint4& 
 // Phases that are no product of one row.
 DEV void frame_other(FrameBlock& c, u32 index, const uint4& next) {
     const FramePhase& p = *reinterpret_cast<const FramePhase*>(c.s.phases[index % 3]);
-    const u32 queries = same(p.n / max(p.number[0], 1u)), width = same(p.k);
+    const u32 queries = same(p.gated), width = same(p.k);
     switch (same(p.kind)) {
         case PHASE_PRODUCT:
             if (same(p.segments) <= FRAME_KEPT) frame_product<2, true>(c, p, index, next);

@@ -3,7 +3,7 @@
 #ifdef FRAME_RUNS
 // The thread's values of N segments of a row, with the norm's weights, as a product's input: upper and lower bf16 halves, `half`
 // bytes apart. Adds up their squares.
-template <int N> DEV void frame_stage(FrameBlock& c, const float (&w)[4 * N], float (&v)[4 * N], u32 to, u32 half, u32 count, float& squares) {
+template <int N> DEV void frame_stage(const float (&w)[4 * N], float (&v)[4 * N], u32 to, u32 half, u32 count, float& squares) {
 #pragma unroll
     for (int i = 0; i < 4 * N; i++) squares = fmaf(v[i], v[i], squares), v[i] *= w[i];
 #pragma unroll
@@ -32,8 +32,11 @@ DEV uint2 frame_share(const FrameBlock& c, u32 n) {
     return {groups * c.b >> c.shift, groups * (c.b + 1) >> c.shift};
 }
 
+// Sums of outputs in shared memory.
+DEV void frame_sts(u32 to, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
+
 // H chunks of rows of S segments against their inputs: a sum a warp for every output.
-template <int R, int S, int H> DEV void frame_multiply(const uint4 (&w)[FRAME_HELD][4], const uint4 (&x)[FRAME_KEPT][2], bool keeps, u32 left, float* to) {
+template <int R, int S, int H> DEV void frame_multiply(const uint4 (&w)[FRAME_HELD][4], const uint4 (&x)[FRAME_KEPT][2], bool keeps, u32 left, u32 to) {
     float d[H / S][4];
 #pragma unroll
     for (int i = 0; i < H / S; i++) d[i][0] = d[i][1] = d[i][2] = d[i][3] = 0.0f;
@@ -47,7 +50,7 @@ template <int R, int S, int H> DEV void frame_multiply(const uint4 (&w)[FRAME_HE
     for (int i = 0; i < H; i++) frame_mma(d[i / S], w[i][2].z, w[i][3].z, w[i][2].w, w[i][3].w, x[i % S][1].z, x[i % S][1].w);
 #pragma unroll
     for (int i = 0; i < H / S; i++)
-        if (keeps && i * S < left) to[128 * R * i] = d[i][0] + d[i][1], to[128 * R * i + 64 * R] = d[i][2] + d[i][3];
+        if (keeps && i * S < left) frame_sts(to + 512 * R * i, d[i][0] + d[i][1]), frame_sts(to + 512 * R * i + 256 * R, d[i][2] + d[i][3]);
 }
 
 // A chunk's 16 pieces of 512 inputs are the rows of a tile of the tensor cores; its columns are (row, piece, half), and what counts is
@@ -73,11 +76,6 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
     if (biased) bias = at<const float>(biases)[mine];
 #pragma unroll
     for (int r = 0; r < R; r++) glance[r] = add ? c.glance(p.old[r], mine) : 0;
-    uint4 w[FRAME_HELD][4];
-    c.chunks<FRAME_HELD>(from, flip, min(chunks, held), w);
-    if (add && c.warp < groups)
-#pragma unroll
-        for (int r = 0; r < R; r++) old[r] = c.seen(glance[r], p.old[r], mine);
     u32 tag[R];
     u64 tagged[R], stored[R];
 #pragma unroll
@@ -86,13 +84,22 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
         tag[r] = c.flag(out.how), tagged[r] = (u64)(c.ex + out.area + mine), stored[r] = out.at ? out.at + 4 * (u64)mine : 0;
     }
     frame_announce(c, index, next);
+    // The row is on its way while weights are read from the ring.
     c.rest_for(p.nap);
+    uint4 asked[R][N];
+#pragma unroll
+    for (int r = 0; r < R; r++) c.ask<N>(p.in[r], 4 * c.t, 4 * FRAME_THREADS, k, asked[r]);
+    uint4 w[FRAME_HELD][4];
+    c.chunks<FRAME_HELD>(from, flip, min(chunks, held), w);
+    if (add && c.warp < groups)
+#pragma unroll
+        for (int r = 0; r < R; r++) old[r] = c.seen(glance[r], p.old[r], mine);
     const u32 place = c.xs + 8 * c.t;
 #pragma unroll
     for (int r = 0; r < R; r++) {
         float v[4 * N];
-        c.take<N>(p.in[r], 4 * c.t, 4 * FRAME_THREADS, k, v);
-        frame_stage<N>(c, weights, v, place + 2 * r * half, half, segments, squares[r]);
+        c.given<N>(p.in[r], 4 * c.t, 4 * FRAME_THREADS, k, asked[r], v);
+        frame_stage<N>(weights, v, place + 2 * r * half, half, segments, squares[r]);
     }
     if (!KEPT)
         for (u32 first = FRAME_BATCH; first < segments; first += FRAME_BATCH) {
@@ -101,11 +108,12 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
             for (int r = 0; r < R; r++) {
                 float v[4 * N];
                 c.take<N>(p.in[r], 1024 * first + 4 * c.t, 4 * FRAME_THREADS, k, v);
-                frame_stage<N>(c, weights, v, place + 2 * r * half + 2048 * first, half, segments - first, squares[r]);
+                frame_stage<N>(weights, v, place + 2 * r * half + 2048 * first, half, segments - first, squares[r]);
             }
         }
     c.meet();
-    float* to = c.red + (g / 2 * R + t / 2) * 16 + 2 * c.warp + (g & 1);
+    const u32 sums = c.xs + c.a.x_bytes;
+    u32 to = sums + 4 * ((g / 2 * R + t / 2) * 16 + 2 * c.warp + (g & 1));
     if (KEPT) {
         uint4 x[FRAME_KEPT][2];
 #pragma unroll
@@ -118,14 +126,14 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
                 if (held == 4) frame_multiply<R, 1, 4>(w, x, keeps, left, to);
                 else if (held == 2) frame_multiply<R, 1, 2>(w, x, keeps, left, to);
                 else frame_multiply<R, 1, 6>(w, x, keeps, left, to);
-                to += 128 * R * held;
+                to += 512 * R * held;
             } else if (segments == 2) {
                 if (held == 4) frame_multiply<R, 2, 4>(w, x, keeps, left, to);
                 else frame_multiply<R, 2, 2>(w, x, keeps, left, to);
-                to += 64 * R * held;
+                to += 256 * R * held;
             } else {
                 frame_multiply<R, 3, 3>(w, x, keeps, left, to);
-                to += 128 * R;
+                to += 512 * R;
             }
             if (left <= held) break;
             left -= held;
@@ -152,8 +160,8 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
                 if (i >= left) break;
                 acc[0] += d[i][0] + d[i][1], acc[1] += d[i][2] + d[i][3];
                 if (++segment == segments) {
-                    if (keeps) to[0] = acc[0], to[64 * R] = acc[1];
-                    to += 128 * R;
+                    if (keeps) frame_sts(to, acc[0]), frame_sts(to + 256 * R, acc[1]);
+                    to += 512 * R;
                     segment = 0, acc[0] = acc[1] = 0.0f;
                 }
             }
@@ -176,8 +184,8 @@ template <int R, bool KEPT> DEV void frame_product(FrameBlock& c, const FramePha
         for (int r = 0; r < R; r++) {
             const u32 row = (gated + 1) * group * 8 + g;
             const auto sum_of = [&](u32 row) {
-                const float4 e = *reinterpret_cast<const float4*>(c.red + (row * R + r) * 16 + 4 * t);
-                float v = (e.x + e.y) + (e.z + e.w);
+                const uint4 e = frame_lds(sums + 64 * (row * R + r) + 16 * t);
+                float v = (__uint_as_float(e.x) + __uint_as_float(e.y)) + (__uint_as_float(e.z) + __uint_as_float(e.w));
                 v += __shfl_xor_sync(FULL, v, 1);
                 return v + __shfl_xor_sync(FULL, v, 2);
             };
