@@ -1,8 +1,13 @@
 //! A router in front of several servers, for clients that know nothing of handover: new streams go where there is room, and
 //! live recognition goes on elsewhere when its machine drains or dies. Everything else passes through.
 
+mod dice;
+mod end;
+mod frame;
 mod held;
+mod inbox;
 mod node;
+mod opening;
 mod pass;
 pub mod policy;
 mod stream;

@@ -16,7 +16,8 @@ use serde_json::json;
 
 use super::Shared;
 use super::held::Held;
-use super::stream::{Opened, Opening, Stream, counts, is_full, open};
+use super::opening::{Opened, Opening, counts, is_full, open};
+use super::stream::Stream;
 use crate::core::health::json_response;
 
 /// Routes of live recognition, whose streams can go on elsewhere.
@@ -130,10 +131,12 @@ async fn socket(shared: Arc<Shared>, mut request: Request<Incoming>) -> Response
         if LIVE.iter().any(|path| opening.path.starts_with(path)) {
             let held = Held::new(shared.options.hold, shared.options.hold_bytes);
             let both = (client, machine);
-            let stream = Stream::new(shared.nodes.clone(), opening, both, holds, held, counts).await;
-            let run = stream.run();
+            let stream = match Stream::new(shared.nodes.clone(), opening, both, holds, held, counts) {
+                Ok(stream) => stream,
+                Err(error) => return tracing::error!(%error, "a stream is no TCP"),
+            };
             tokio::select! {
-                () = run => {}
+                () = stream.run() => {}
                 () = shared.drain.over() => {}
             }
         } else {
