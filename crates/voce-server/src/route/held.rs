@@ -15,12 +15,17 @@ pub(super) struct Held {
     bytes: usize,
     time: Duration,
     most: usize,
+    /// When old ones were last looked for.
+    looked: Option<Instant>,
 }
+
+/// Old messages are looked for this often in the time that they are held, and go together.
+const LOOKS: u32 = 16;
 
 impl Held {
     /// Holds messages for `time`, and at most `most` bytes of them.
     pub(super) fn new(time: Duration, most: usize) -> Self {
-        Self { messages: VecDeque::new(), first: 0, needed: None, bytes: 0, time, most }
+        Self { messages: VecDeque::new(), first: 0, needed: None, bytes: 0, time, most, looked: None }
     }
 
     /// Numbers messages from this one on: others had those before.
@@ -43,6 +48,11 @@ impl Held {
     pub(super) fn push(&mut self, message: Bytes, now: Instant, unsent: u64) {
         self.bytes += message.len();
         self.messages.push_back((now, message));
+        let is_early = |looked: Instant| now.saturating_duration_since(looked) < self.time / LOOKS;
+        if self.bytes <= self.most && self.looked.is_some_and(is_early) {
+            return;
+        }
+        self.looked = Some(now);
         while let Some((since, _)) = self.messages.front() {
             let is_old = now.saturating_duration_since(*since) > self.time
                 && self.needed.is_none_or(|needed| self.first < needed);

@@ -12,6 +12,7 @@ mod pass;
 pub mod policy;
 mod stream;
 mod threads;
+mod ticks;
 
 use std::net::SocketAddr;
 use std::num::NonZero;

@@ -5,10 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use hyper::upgrade::Upgraded;
-use tokio::time::{Interval, MissedTickBehavior};
 use tungstenite::protocol::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
 
@@ -19,11 +18,9 @@ use super::inbox::{Data, Said, Sender};
 use super::node::{Holds, Nodes};
 use super::opening::{Opened, Opening, counts, is_full, open};
 use super::policy::Health;
+use super::ticks::Ticks;
 use crate::core::limits;
 
-/// How often silent ends are looked at, and in how many groups: streams of a group are looked at together.
-const TICK: Duration = Duration::from_secs(1);
-const GROUPS: u32 = 8;
 /// Silence of a machine that does not answer probes, after which it is pinged, and given up.
 const QUIET: Duration = Duration::from_secs(2);
 const DEAD: Duration = Duration::from_secs(5);
@@ -120,7 +117,7 @@ impl Stream {
     }
 
     async fn relay(&mut self) -> Over {
-        let mut tick = ticks();
+        let mut ticks = Ticks::new();
         loop {
             if !self.back.is_busy()
                 && !self.back.is_broken
@@ -129,7 +126,7 @@ impl Stream {
                 self.next += 1;
                 self.back.give(frame);
             }
-            let event = poll_fn(|cx| self.poll_event(cx, &mut tick)).await;
+            let event = poll_fn(|cx| self.poll_event(cx, &mut ticks)).await;
             if self.front.is_broken {
                 return Over::Gone;
             }
@@ -147,7 +144,7 @@ impl Stream {
 
     /// The next thing to look at: what both sockets have to send goes out first, and neither is read while the other has not
     /// taken what came before.
-    fn poll_event(&mut self, cx: &mut Context<'_>, tick: &mut Interval) -> Poll<Event> {
+    fn poll_event(&mut self, cx: &mut Context<'_>, ticks: &mut Ticks) -> Poll<Event> {
         self.back.poll_sent(cx);
         self.front.poll_sent(cx);
         if !self.front.is_busy()
@@ -166,7 +163,7 @@ impl Stream {
         if is_open && !all_sent || self.front.is_broken {
             return Poll::Ready(Event::Room);
         }
-        tick.poll_tick(cx).map(|_| Event::Tick)
+        ticks.poll_tick(cx).map(|()| Event::Tick)
     }
 
     /// Holds what the client says for its machine.
@@ -291,16 +288,6 @@ fn refusal(bad: Bad) -> CloseFrame {
         Bad::NotText => CloseCode::Invalid,
     };
     CloseFrame { code, reason: "".into() }
-}
-
-/// A tick for each group of streams: they share wake-ups, by the clock on the wall.
-fn ticks() -> Interval {
-    let group = TICK / GROUPS;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let past = Duration::from_nanos((now.as_nanos() % group.as_nanos()) as u64);
-    let mut tick = tokio::time::interval_at((Instant::now() + TICK - past).into(), TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    tick
 }
 
 /// Token and number of messages of a machine's word that it has saved a stream.
