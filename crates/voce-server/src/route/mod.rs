@@ -1,27 +1,36 @@
 //! A router in front of several servers, for clients that know nothing of handover: new streams go where there is room, and
 //! live recognition goes on elsewhere when its machine drains or dies. Everything else passes through.
 
+mod dice;
+mod end;
+mod frame;
 mod held;
+mod inbox;
 mod node;
+mod opening;
 mod pass;
 pub mod policy;
 mod stream;
+mod threads;
+mod ticks;
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::core::drain::Drain;
+use crate::core::drain::{Drain, Session};
 use crate::core::limits;
 use crate::core::server::ServeError;
 use node::Nodes;
+use threads::{Seat, Threads};
 
 /// How long messages of a stream are held for another machine.
 pub const HOLD: Duration = Duration::from_secs(10);
@@ -62,6 +71,7 @@ impl RouteOptions {
 /// A router that listens and has not begun to answer.
 pub struct Route {
     listener: TcpListener,
+    threads: Threads,
     shared: Arc<Shared>,
 }
 
@@ -80,7 +90,10 @@ impl Route {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|e| ServeError::Set(format!("no random numbers: {e}")))?;
         let nodes = Nodes::new(u64::from_le_bytes(seed));
-        Ok(Self { listener, shared: Arc::new(Shared { options, nodes, drain: Drain::default() }) })
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads =
+            Threads::start(threads).map_err(|e| ServeError::Set(format!("cannot start threads: {e}")))?;
+        Ok(Self { listener, threads, shared: Arc::new(Shared { options, nodes, drain: Drain::default() }) })
     }
 
     /// Where it listens.
@@ -90,7 +103,7 @@ impl Route {
 
     /// Routes until `stop`; then streams in flight have their time.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        let Self { listener, shared } = self;
+        let Self { listener, threads, shared } = self;
         let watching = tokio::spawn(find(shared.clone()));
         let places = Arc::new(Semaphore::new(shared.options.connections));
         let mut stop = std::pin::pin!(stop);
@@ -110,36 +123,55 @@ impl Route {
             // Who is too many is let go at once.
             let Ok(place) = places.clone().try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
+            // The thread that serves it waits for its socket, and no other.
+            let Ok(stream) = stream.into_std() else { continue };
+            let seat = threads.seat();
+            let thread = seat.thread.clone();
+            let guest = Arc::new(Guest { _place: place, _session: shared.drain.session(), _seat: seat });
             let shared = shared.clone();
-            tokio::spawn(async move {
-                let session = shared.drain.session();
-                let for_requests = shared.clone();
-                let service = service_fn(move |request| pass::handle(for_requests.clone(), from, request));
-                let serving = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(limits::HEADER_TIMEOUT)
-                    .max_buf_size(MAX_HEAD)
-                    .serve_connection(TokioIo::new(stream), service)
-                    .with_upgrades();
-                let mut serving = std::pin::pin!(serving);
-                let result = tokio::select! {
-                    result = serving.as_mut() => result,
-                    () = shared.drain.begun() => {
-                        serving.as_mut().graceful_shutdown();
-                        serving.await
-                    }
-                };
-                if let Err(error) = result {
-                    tracing::debug!(%error, "connection ended");
+            thread.spawn(async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => connection(shared, stream, from, guest).await,
+                    Err(error) => tracing::warn!(%error, "cannot serve a connection"),
                 }
-                drop((place, session));
             });
         }
         drop(listener);
         shared.drain.begin(shared.options.drain);
         let _ = tokio::time::timeout(shared.options.drain, shared.drain.idle()).await;
-        shared.drain.end();
         watching.abort();
+        // Streams that are still there end with their threads.
+        drop(threads);
+    }
+}
+
+/// What a connection takes until it and the stream that it became are over.
+struct Guest {
+    _place: OwnedSemaphorePermit,
+    _session: Session,
+    _seat: Seat,
+}
+
+/// Answers the requests of a connection.
+async fn connection(shared: Arc<Shared>, stream: TcpStream, from: SocketAddr, guest: Arc<Guest>) {
+    let for_requests = shared.clone();
+    let service = service_fn(move |request| pass::handle(for_requests.clone(), from, guest.clone(), request));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut serving = std::pin::pin!(serving);
+    let result = tokio::select! {
+        result = serving.as_mut() => result,
+        () = shared.drain.begun() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended");
     }
 }
 

@@ -14,9 +14,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
 
-use super::Shared;
 use super::held::Held;
-use super::stream::{Opened, Opening, Stream, counts, is_full, open};
+use super::opening::{Opened, Opening, counts, is_full, open};
+use super::stream::Stream;
+use super::{Guest, Shared};
 use crate::core::health::json_response;
 
 /// Routes of live recognition, whose streams can go on elsewhere.
@@ -30,6 +31,7 @@ const OF_CONNECTION: [HeaderName; 3] = [CONNECTION, TRANSFER_ENCODING, UPGRADE];
 pub(super) async fn handle(
     shared: Arc<Shared>,
     from: SocketAddr,
+    guest: Arc<Guest>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     if request.uri().path() == STATUS && from.ip().to_canonical().is_loopback() {
@@ -37,7 +39,7 @@ pub(super) async fn handle(
     }
     forward(request.headers_mut(), from);
     Ok(if request.headers().get(UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket")) {
-        socket(shared, request).await
+        socket(shared, guest, request).await
     } else {
         plain(&shared, request).await
     })
@@ -110,7 +112,7 @@ async fn plain(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
 }
 
 /// A WebSocket: agreed on with a machine first, so that whatever it answers is what the client gets.
-async fn socket(shared: Arc<Shared>, mut request: Request<Incoming>) -> Response<Body> {
+async fn socket(shared: Arc<Shared>, guest: Arc<Guest>, mut request: Request<Incoming>) -> Response<Body> {
     let (opening, token) = Opening::new(request.uri(), request.headers().clone());
     let client = hyper::upgrade::on(&mut request);
     let (holds, mut agreed) = match open(&shared.nodes, &opening, token.as_deref()).await {
@@ -123,18 +125,15 @@ async fn socket(shared: Arc<Shared>, mut request: Request<Incoming>) -> Response
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = agreed.headers().clone();
     let counts = counts(agreed.headers());
-    let session = shared.drain.session();
     tokio::spawn(async move {
-        let _session = session;
+        let _guest = guest;
         let (Ok(client), Ok(machine)) = (client.await, machine.await) else { return };
         if LIVE.iter().any(|path| opening.path.starts_with(path)) {
             let held = Held::new(shared.options.hold, shared.options.hold_bytes);
             let both = (client, machine);
-            let stream = Stream::new(shared.nodes.clone(), opening, both, holds, held, counts).await;
-            let run = stream.run();
-            tokio::select! {
-                () = run => {}
-                () = shared.drain.over() => {}
+            match Stream::new(shared.nodes.clone(), opening, both, holds, held, counts) {
+                Ok(stream) => stream.run().await,
+                Err(error) => tracing::error!(%error, "a stream is no TCP"),
             }
         } else {
             let _holds = holds;

@@ -3,6 +3,8 @@
 //! A stream goes to the roomier of two machines drawn by lot among those with room: with one router that is nearly the
 //! roomiest of all, and many routers that know the same do not all run to the same machine.
 
+use super::dice::Dice;
+
 /// Probes without an answer after which a machine is taken for dead.
 const MISSED: u32 = 2;
 
@@ -59,13 +61,13 @@ impl Node {
 #[derive(Clone, Debug)]
 pub struct Fleet {
     nodes: Vec<Node>,
-    dice: u64,
+    dice: Dice,
 }
 
 impl Fleet {
     /// This many machines, of which nothing is known; the seed decides between equals.
     pub fn new(nodes: usize, seed: u64) -> Self {
-        Self { nodes: vec![Node::NEW; nodes], dice: seed }
+        Self { nodes: vec![Node::NEW; nodes], dice: Dice::new(seed) }
     }
 
     /// Adds a machine, and gives its number.
@@ -144,20 +146,11 @@ impl Fleet {
         if among.is_empty() {
             return None;
         }
-        let one = among[self.draw(among.len())];
-        let two = among[self.draw(among.len())];
+        let one = among[self.dice.below(among.len())];
+        let two = among[self.dice.below(among.len())];
         let chosen = if self.nodes[two].is_roomier(&self.nodes[one]) { two } else { one };
         self.nodes[chosen].placed[0] = self.nodes[chosen].placed[0].saturating_add(1);
         Some(chosen)
-    }
-
-    /// A number below `n`, which is not 0 (SplitMix64).
-    fn draw(&mut self, n: usize) -> usize {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
     }
 }
 

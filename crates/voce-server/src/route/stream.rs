@@ -1,33 +1,26 @@
 //! One live stream through a router: messages both ways, and another machine when the one it has goes or dies.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderMap, StatusCode};
-use bytes::Bytes;
-use futures_util::{SinkExt as _, StreamExt as _};
-use http_body_util::Empty;
-use hyper::Request;
-use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
-use tokio::time::{Interval, MissedTickBehavior};
-use tokio_tungstenite::WebSocketStream;
-use tungstenite::Message;
+use tungstenite::protocol::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
-use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
+use super::end::{End, Ended};
+use super::frame::Bad;
 use super::held::Held;
+use super::inbox::{Data, Said, Sender};
 use super::node::{Holds, Nodes};
+use super::opening::{Opened, Opening, counts, is_full, open};
 use super::policy::Health;
+use super::ticks::Ticks;
 use crate::core::limits;
-use crate::handover::{HEADER, TAKEN, TOLD};
 
-/// How often silent ends are looked at.
-const TICK: Duration = Duration::from_secs(1);
 /// Silence of a machine that does not answer probes, after which it is pinged, and given up.
 const QUIET: Duration = Duration::from_secs(2);
 const DEAD: Duration = Duration::from_secs(5);
@@ -35,84 +28,12 @@ const DEAD: Duration = Duration::from_secs(5);
 const SEARCH: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
-
-/// The request that a stream began with, to be made again elsewhere.
-pub(super) struct Opening {
-    pub(super) path: String,
-    query: Option<String>,
-    headers: HeaderMap,
-}
-
-impl Opening {
-    /// A request, and the token that it has.
-    pub(super) fn new(uri: &hyper::Uri, headers: HeaderMap) -> (Self, Option<String>) {
-        let parts = || uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
-        let token = parts().find_map(|part| part.strip_prefix("resume=")).map(str::to_owned);
-        let rest: Vec<&str> = parts().filter(|part| !part.starts_with("resume=")).collect();
-        let query = Some(rest.join("&")).filter(|query| !query.is_empty());
-        (Self { path: uri.path().to_owned(), query, headers }, token)
-    }
-
-    /// The request, with a token where the stream goes on.
-    pub(super) fn request(&self, token: Option<&str>) -> Request<Empty<Bytes>> {
-        let resume = token.map(|t| format!("resume={t}"));
-        let query: Vec<&str> = self.query.as_deref().into_iter().chain(resume.as_deref()).collect();
-        let uri =
-            if query.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, query.join("&")) };
-        let mut request = Request::new(Empty::new());
-        *request.uri_mut() = uri.parse().unwrap_or_default();
-        *request.headers_mut() = self.headers.clone();
-        request.headers_mut().insert(HEADER, axum::http::HeaderValue::from_static("close"));
-        request
-    }
-}
-
-/// One of a stream's two sockets.
-struct End {
-    socket: Socket,
-    /// Something was given to the socket and is not sent yet.
-    is_dirty: bool,
-    /// The way out is closed; what came before is still to be read.
-    is_broken: bool,
-    heard: Instant,
-}
-
-impl End {
-    async fn new(upgraded: Upgraded, role: Role) -> Self {
-        let config = WebSocketConfig::default()
-            .read_buffer_size(limits::WS_READ_BUFFER)
-            .write_buffer_size(0)
-            .max_write_buffer_size(2 * limits::MAX_WS_MESSAGE)
-            .max_message_size(Some(limits::MAX_WS_MESSAGE))
-            .max_frame_size(Some(limits::MAX_WS_MESSAGE));
-        let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), role, Some(config)).await;
-        Self { socket, is_dirty: false, is_broken: false, heard: Instant::now() }
-    }
-
-    /// Gives a message to the way out; false where it is closed.
-    async fn feed(&mut self, message: Message) -> bool {
-        self.is_dirty = true;
-        self.socket.feed(message).await.is_ok()
-    }
-
-    /// Sends what was given to the way out as far as it goes.
-    fn poll_sent(&mut self, cx: &mut Context<'_>) {
-        if self.is_dirty
-            && let Poll::Ready(sent) = self.socket.poll_flush_unpin(cx)
-        {
-            self.is_dirty = false;
-            self.is_broken |= sent.is_err();
-        }
-    }
-}
-
 /// What a stream has to look at.
 enum Event {
     /// Its machine says something, or is gone.
-    Back(Option<Result<Message, tungstenite::Error>>),
+    Back(Result<Said, Ended>),
     /// Its client says something, or is gone.
-    Front(Option<Result<Message, tungstenite::Error>>),
+    Front(Result<Said, Ended>),
     /// There is room for the next message of the client.
     Room,
     /// Some time has passed.
@@ -138,36 +59,40 @@ pub(super) struct Stream {
 
 /// Why a stream ended.
 enum Over {
-    /// One side said so, or is gone.
+    /// One side said so.
     Closed(Option<CloseFrame>),
     /// The client has gone.
     Gone,
+    /// The client breaks the rules.
+    Refused(Bad),
     /// Its machine is gone and no other can go on with it.
     Lost,
 }
 
 impl Stream {
     /// A stream between a client and a machine, both upgraded, of which the machine has this many messages already.
-    pub(super) async fn new(
+    pub(super) fn new(
         nodes: Arc<Nodes>,
         opening: Opening,
         (front, back): (Upgraded, Upgraded),
         holds: Holds,
         held: Held,
         counts: (u64, u64),
-    ) -> Self {
-        let (front, back) = (End::new(front, Role::Server).await, End::new(back, Role::Client).await);
+    ) -> io::Result<Self> {
+        let (front, back) = (End::new(front, Sender::Client)?, End::new(back, Sender::Machine)?);
         let (taken, told) = counts;
         let held = held.after(taken);
-        Self { nodes, opening, front, back, holds, held, next: taken, told, skip: 0, token: None }
+        Ok(Self { nodes, opening, front, back, holds, held, next: taken, told, skip: 0, token: None })
     }
 
     /// Runs to the end.
     pub(super) async fn run(mut self) {
         let over = self.relay().await;
+        let has_said_goodbye = matches!(over, Over::Closed(_));
         let frame = match over {
             Over::Closed(frame) => frame,
             Over::Gone => None,
+            Over::Refused(bad) => Some(refusal(bad)),
             Over::Lost => {
                 self.nodes.counts.lost.fetch_add(1, Ordering::Relaxed);
                 let reason =
@@ -175,116 +100,119 @@ impl Stream {
                 Some(CloseFrame { code: CloseCode::Restart, reason: reason.into() })
             }
         };
-        let goodbye = async {
-            let _ = self.back.socket.send(Message::Close(None)).await;
-            let _ = self.front.socket.send(Message::Close(frame)).await;
-            while let Some(Ok(_)) = self.front.socket.next().await {}
-        };
-        let _ = tokio::time::timeout(limits::WS_CLOSE, goodbye).await;
+        self.back.close(frame.as_ref().filter(|_| has_said_goodbye));
+        self.front.close(frame.as_ref());
+        let _ = tokio::time::timeout(limits::WS_CLOSE, poll_fn(|cx| self.poll_goodbye(cx))).await;
+    }
+
+    /// Both sides have had the last word, and the client has answered it or is gone.
+    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.back.poll_sent(cx);
+        self.front.poll_sent(cx);
+        let mut is_answered = self.front.is_broken || self.front.has_closed;
+        while !is_answered {
+            is_answered = ready!(self.front.poll_said(cx)).is_err() || self.front.has_closed;
+        }
+        if self.back.is_busy() || self.front.is_busy() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     async fn relay(&mut self) -> Over {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = Ticks::new();
         loop {
-            if !self.back.is_dirty
+            if !self.back.is_busy()
                 && !self.back.is_broken
-                && let Some(message) = self.held.get(self.next).cloned()
+                && let Some(frame) = self.held.get(self.next).cloned()
             {
                 self.next += 1;
-                self.back.is_broken = !self.back.feed(message).await;
+                self.back.give(frame);
             }
-            let event = poll_fn(|cx| self.poll_event(cx, &mut tick)).await;
+            let event = poll_fn(|cx| self.poll_event(cx, &mut ticks)).await;
             if self.front.is_broken {
                 return Over::Gone;
             }
-            match event {
-                Event::Back(message) => {
-                    self.back.heard = Instant::now();
-                    if let Err(over) = self.pass_back(message).await {
-                        return over;
-                    }
-                }
-                Event::Front(message) => {
-                    self.front.heard = Instant::now();
-                    match message {
-                        Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
-                            self.held.push(message, self.front.heard, self.next);
-                        }
-                        Some(Ok(Message::Close(frame))) => {
-                            let _ = self.back.socket.send(Message::Close(frame.clone())).await;
-                            return Over::Closed(frame);
-                        }
-                        Some(Ok(_)) => {}
-                        Some(Err(_)) | None => return Over::Gone,
-                    }
-                }
-                Event::Room => {}
-                Event::Tick => {
-                    if let Err(over) = self.look().await {
-                        return over;
-                    }
-                }
+            let gone_on = match event {
+                Event::Back(said) => self.pass_back(said).await,
+                Event::Front(said) => self.pass_on(said),
+                Event::Room => Ok(()),
+                Event::Tick => self.look().await,
+            };
+            if let Err(over) = gone_on {
+                return over;
             }
         }
     }
 
     /// The next thing to look at: what both sockets have to send goes out first, and neither is read while the other has not
     /// taken what came before.
-    fn poll_event(&mut self, cx: &mut Context<'_>, tick: &mut Interval) -> Poll<Event> {
+    fn poll_event(&mut self, cx: &mut Context<'_>, ticks: &mut Ticks) -> Poll<Event> {
         self.back.poll_sent(cx);
         self.front.poll_sent(cx);
-        if !self.front.is_dirty
-            && let Poll::Ready(message) = self.back.socket.poll_next_unpin(cx)
+        if !self.front.is_busy()
+            && let Poll::Ready(said) = self.back.poll_said(cx)
         {
-            return Poll::Ready(Event::Back(message));
+            return Poll::Ready(Event::Back(said));
         }
-        let all_sent = self.next == self.held.end() && !self.back.is_dirty && !self.back.is_broken;
-        if all_sent && let Poll::Ready(message) = self.front.socket.poll_next_unpin(cx) {
-            return Poll::Ready(Event::Front(message));
+        let is_open = !self.back.is_busy() && !self.back.is_broken;
+        let all_sent = self.next == self.held.end();
+        if is_open
+            && all_sent
+            && let Poll::Ready(said) = self.front.poll_said(cx)
+        {
+            return Poll::Ready(Event::Front(said));
         }
-        let has_room = !self.back.is_dirty && !self.back.is_broken && self.next < self.held.end();
-        if has_room || self.front.is_broken {
+        if is_open && !all_sent || self.front.is_broken {
             return Poll::Ready(Event::Room);
         }
-        tick.poll_tick(cx).map(|_| Event::Tick)
+        ticks.poll_tick(cx).map(|()| Event::Tick)
+    }
+
+    /// Holds what the client says for its machine.
+    fn pass_on(&mut self, said: Result<Said, Ended>) -> Result<(), Over> {
+        self.front.heard = Instant::now();
+        match said {
+            Ok(Said::Data(data)) => {
+                self.held.push(data.frame, self.front.heard, self.next);
+                Ok(())
+            }
+            Ok(Said::Ping(_) | Said::Pong) => Ok(()),
+            Ok(Said::Close(frame)) => Err(Over::Closed(frame)),
+            Err(Ended::Gone) => Err(Over::Gone),
+            Err(Ended::Bad(bad)) => Err(Over::Refused(bad)),
+        }
     }
 
     /// Passes on what a machine says.
-    async fn pass_back(&mut self, message: Option<Result<Message, tungstenite::Error>>) -> Result<(), Over> {
-        match message {
-            Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
-                let is_lasting = !is_passing(&message);
+    async fn pass_back(&mut self, said: Result<Said, Ended>) -> Result<(), Over> {
+        self.back.heard = Instant::now();
+        match said {
+            Ok(Said::Data(data)) => {
+                let is_lasting = !is_passing(&data);
                 if self.skip > 0 {
                     self.skip -= u64::from(is_lasting);
                     return Ok(());
                 }
                 self.told += u64::from(is_lasting);
-                if self.front.feed(message).await { Ok(()) } else { Err(Over::Gone) }
+                self.front.give(data.frame);
+                Ok(())
             }
-            Some(Ok(Message::Ping(word))) => {
+            Ok(Said::Ping(word)) => {
                 if let Some((token, taken)) = std::str::from_utf8(&word).ok().and_then(saved) {
                     self.token = Some(token.to_owned());
                     self.held.saved(taken);
                 }
-                // The answer goes out with the next message, or now.
-                self.back.is_dirty = true;
                 Ok(())
             }
-            Some(Ok(Message::Close(Some(frame)))) => {
-                let token = frame.reason.strip_prefix("moved ").map(str::to_owned);
-                match token.filter(|_| frame.code == CloseCode::Restart) {
-                    Some(token) => {
-                        self.go_on(Some(&token)).await?;
-                        self.nodes.counts.moved.fetch_add(1, Ordering::Relaxed);
-                        Ok(())
-                    }
-                    None => Err(Over::Closed(Some(frame))),
-                }
+            Ok(Said::Pong) => Ok(()),
+            Ok(Said::Close(frame)) => {
+                let restart = frame.as_ref().filter(|f| f.code == CloseCode::Restart);
+                let Some(token) = restart.and_then(|f| f.reason.strip_prefix("moved ")) else {
+                    return Err(Over::Closed(frame));
+                };
+                self.go_on(Some(token)).await?;
+                self.nodes.counts.moved.fetch_add(1, Ordering::Relaxed);
+                Ok(())
             }
-            Some(Ok(Message::Close(None))) => Err(Over::Closed(None)),
-            Some(Ok(_)) => Ok(()),
-            Some(Err(_)) | None => self.revive().await,
+            Err(_) => self.revive().await,
         }
     }
 
@@ -294,8 +222,8 @@ impl Stream {
         if silent > limits::WS_IDLE {
             return Err(Over::Gone);
         }
-        if silent > limits::WS_PING && !self.front.is_dirty {
-            self.front.feed(Message::Ping(Bytes::new())).await;
+        if silent > limits::WS_PING && !self.front.is_busy() {
+            self.front.ping();
         }
         let quiet = self.back.heard.elapsed();
         if quiet < QUIET || self.nodes.fleet(|fleet| fleet.node(self.holds.node).0) == Health::Up {
@@ -304,8 +232,8 @@ impl Stream {
         if quiet > DEAD {
             return self.revive().await;
         }
-        if !self.back.is_dirty {
-            self.back.feed(Message::Ping(Bytes::new())).await;
+        if !self.back.is_busy() {
+            self.back.ping();
         }
         Ok(())
     }
@@ -334,7 +262,7 @@ impl Stream {
                         return Err(Over::Lost);
                     }
                     let upgraded = hyper::upgrade::on(response).await.map_err(|_| Over::Lost)?;
-                    self.back = End::new(upgraded, Role::Client).await;
+                    self.back = End::new(upgraded, Sender::Machine).map_err(|_| Over::Lost)?;
                     self.holds = holds;
                     self.next = taken;
                     self.skip = self.told.saturating_sub(told);
@@ -352,50 +280,14 @@ impl Stream {
     }
 }
 
-/// Messages of a stream that a machine has, and lasting ones that it has sent, by the head of its answer.
-pub(super) fn counts(headers: &HeaderMap) -> (u64, u64) {
-    let count = |name: &str| {
-        headers.get(name).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).unwrap_or(0)
+/// What a client that breaks the rules is told.
+fn refusal(bad: Bad) -> CloseFrame {
+    let code = match bad {
+        Bad::Protocol => CloseCode::Protocol,
+        Bad::TooLong => CloseCode::Size,
+        Bad::NotText => CloseCode::Invalid,
     };
-    (count(TAKEN), count(TOLD))
-}
-
-/// What came of opening a stream.
-pub(super) enum Opened {
-    /// A machine has agreed to a WebSocket.
-    Stream(Holds, hyper::Response<Incoming>),
-    /// The last one that was asked has answered otherwise.
-    Answer(hyper::Response<Incoming>),
-    /// Nobody could be asked.
-    Nobody,
-}
-
-/// Whether another machine may say yes.
-pub(super) fn is_full(status: StatusCode) -> bool {
-    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
-}
-
-/// Opens a stream at the best machine that takes it.
-pub(super) async fn open(nodes: &Arc<Nodes>, opening: &Opening, token: Option<&str>) -> Opened {
-    let (mut tried, mut last) = (Vec::new(), Opened::Nobody);
-    loop {
-        let Some(node) = nodes.fleet(|fleet| fleet.choose(&tried)) else { return last };
-        tried.push(node);
-        match nodes.send(node, opening.request(token)).await {
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                return Opened::Stream(nodes.hold(node), response);
-            }
-            Ok(response) if is_full(response.status()) => {
-                nodes.fleet(|fleet| fleet.refused(node));
-                last = Opened::Answer(response);
-            }
-            Ok(response) => return Opened::Answer(response),
-            Err(error) => {
-                tracing::debug!(%error, node, "a machine cannot be reached");
-                nodes.fleet(|fleet| fleet.failed(node));
-            }
-        }
-    }
+    CloseFrame { code, reason: "".into() }
 }
 
 /// Token and number of messages of a machine's word that it has saved a stream.
@@ -404,21 +296,22 @@ fn saved(word: &str) -> Option<(&str, u64)> {
     Some((token, taken.parse().ok()?))
 }
 
-/// Whether a message will soon be replaced by another, as servers count them: interim results and steps.
-fn is_passing(message: &Message) -> bool {
-    let has = |text: &[u8], what: &[u8]| memchr::memmem::find(text, what).is_some();
-    match message {
-        Message::Binary(bytes) => bytes.get(1..).is_some_and(|b| b.starts_with(b"\xa4type\xa4Step")),
-        Message::Text(text) => {
-            let is = |what: &str| has(text.as_bytes(), what.as_bytes());
-            is("\"is_final\":false") || is("\"status\":\"Active\"") || is("\"status\":\"Paused\"")
-        }
-        _ => true,
+/// Whether a message of a machine will soon be replaced by another, as servers count them: interim results and steps.
+fn is_passing(data: &Data) -> bool {
+    let payload = data.payload();
+    if !data.is_text {
+        return payload.get(1..).is_some_and(|b| b.starts_with(b"\xa4type\xa4Step"));
     }
+    let is = |what: &str| memchr::memmem::find(payload, what.as_bytes()).is_some();
+    is("\"is_final\":false") || is("\"status\":\"Active\"") || is("\"status\":\"Paused\"")
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
+    use super::super::frame::{Head, Kind};
+    use super::super::inbox::Inbox;
     use super::*;
 
     #[test]
@@ -431,29 +324,23 @@ mod tests {
 
     #[test]
     fn what_another_message_replaces_is_not_counted() {
-        assert!(is_passing(&Message::binary(&b"\x84\xa4type\xa4Step\xa8step_idx"[..])));
-        assert!(!is_passing(&Message::binary(&b"\x83\xa4type\xa4Word\xa4text"[..])));
-        assert!(!is_passing(&Message::binary(Vec::new())));
-        assert!(is_passing(&Message::text(r#"{"is_final":false,"type":"Results"}"#)));
-        assert!(is_passing(&Message::text(r#"{"status":"Active"}"#)));
-        assert!(is_passing(&Message::text(r#"{"status":"Paused"}"#)));
-        assert!(!is_passing(&Message::text(r#"{"status":"Complete"}"#)));
-        assert!(!is_passing(&Message::text(r#"{"is_final":true,"type":"Results"}"#)));
-    }
-
-    #[test]
-    fn a_token_goes_behind_what_was_asked() {
-        let new = |uri: &'static str| Opening::new(&hyper::Uri::from_static(uri), HeaderMap::new());
-        let (mut opening, token) = new("/v1/listen");
-        assert_eq!(token, None);
-        assert_eq!(opening.request(None).uri(), "/v1/listen");
-        assert_eq!(opening.request(Some("t")).uri(), "/v1/listen?resume=t");
-        opening.query = Some("encoding=linear16".into());
-        let request = opening.request(Some("t"));
-        assert_eq!(request.uri(), "/v1/listen?encoding=linear16&resume=t");
-        assert_eq!(request.headers()[HEADER], "close");
-        // One that came along is for the first time alone.
-        let (opening, token) = new("/v1/listen?a=1&resume=x&b=2");
-        assert_eq!((opening.query.as_deref(), token.as_deref()), (Some("a=1&b=2"), Some("x")));
+        let data = |kind: Kind, payload: &[u8]| {
+            let mut bytes = BytesMut::new();
+            Head { kind, is_last: true, mask: None, length: payload.len() as u64 }.put(&mut bytes);
+            bytes.extend_from_slice(payload);
+            match Inbox::new(Sender::Machine, 1000, &bytes).next() {
+                Ok(Some(Said::Data(data))) => is_passing(&data),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (binary, text) = (|b: &[u8]| data(Kind::Binary, b), |t: &str| data(Kind::Text, t.as_bytes()));
+        assert!(binary(b"\x84\xa4type\xa4Step\xa8step_idx"));
+        assert!(!binary(b"\x83\xa4type\xa4Word\xa4text"));
+        assert!(!binary(b""));
+        assert!(text(r#"{"is_final":false,"type":"Results"}"#));
+        assert!(text(r#"{"status":"Active"}"#));
+        assert!(text(r#"{"status":"Paused"}"#));
+        assert!(!text(r#"{"status":"Complete"}"#));
+        assert!(!text(r#"{"is_final":true,"type":"Results"}"#));
     }
 }

@@ -34,6 +34,7 @@ mod mp4;
 mod noise;
 mod page;
 mod parrot;
+mod passing;
 mod realtime;
 mod replicas;
 mod revival;
