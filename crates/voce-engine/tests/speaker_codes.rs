@@ -231,9 +231,8 @@ fn passages_that_follow_each_other_in_a_slot_of_a_device_do_not_meet() {
     let on_cpu = Coded::new("custom_0b6", &exact());
     let on_device = Coded::new("custom_0b6", &exact().with_slots(1).with_device(device.into()));
     let (text, greedy) = on_cpu.ask("dialect_auto");
-    let sampled = |seed, frames| {
-        greedy.clone().with_greedy(false).with_seed(seed).with_max_frames(Some(frames))
-    };
+    let sampled =
+        |seed, frames| greedy.clone().with_greedy(false).with_seed(seed).with_max_frames(Some(frames));
     let asks = [sampled(3, 1), sampled(4, 3), sampled(5, 2)];
     let streams: Vec<_> = asks.iter().map(|r| on_device.speaker.speak(&text, r).unwrap()).collect();
     for (stream, request) in streams.into_iter().zip(&asks) {

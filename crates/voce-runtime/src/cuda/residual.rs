@@ -14,7 +14,7 @@ const VALUES: usize = 8192;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ResidualArgs {
-    stream: StreamArgs,
+    pub(super) stream: StreamArgs,
     out: Address,
     first: Address,
     first_bias: Address,
@@ -25,7 +25,7 @@ pub(crate) struct ResidualArgs {
     taps: u32,
     dilation: u32,
     tiles: u32,
-    blocks: u32,
+    pub(super) blocks: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
@@ -47,14 +47,27 @@ impl Cuda {
         if shared > self.device().info().shared as usize {
             return false;
         }
+        let args = self.residual_args(op, state, out, tile);
+        let grid = [args.blocks + args.stream.keep_blocks(), 1, 1];
+        self.queue.launch(kernel, Shape { grid, block: THREADS, shared: shared as u32 }, &args);
+        true
+    }
+
+    /// The arguments of a block whose rows are taken in tiles of `tile`; the streams go on by their spans.
+    pub(super) fn residual_args(
+        &mut self,
+        op: &ResidualOp<'_>,
+        state: &mut ConvState,
+        out: &mut Buffer,
+        tile: usize,
+    ) -> ResidualArgs {
         let [first, second] = [op.first, op.second].map(|w| self.weights(w));
         let out = self.write(out);
         let (first_bias, second_bias) = (self.optional(op.first_bias), self.optional(op.second_bias));
         let stream = self.streams(op.x, op.spans, 1, op.pre, state);
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         let tiles = stream.unit.div_ceil(tile as u32);
-        let blocks = rows as u32 / stream.unit * tiles;
-        let args = ResidualArgs {
+        ResidualArgs {
             stream,
             out,
             first: first.at(),
@@ -66,10 +79,7 @@ impl Cuda {
             taps: op.taps as u32,
             dilation: op.dilation as u32,
             tiles,
-            blocks,
-        };
-        let grid = [blocks + stream.keep_blocks(), 1, 1];
-        self.queue.launch(kernel, Shape { grid, block: THREADS, shared: shared as u32 }, &args);
-        true
+            blocks: rows as u32 / stream.unit * tiles,
+        }
     }
 }

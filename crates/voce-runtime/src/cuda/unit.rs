@@ -4,30 +4,19 @@ use super::Cuda;
 use super::choice::{self, Unit};
 use super::driver::{Address, Shape};
 use super::queue::Args;
-use super::streams::StreamArgs;
+use super::residual::ResidualArgs;
 use crate::exec::{Buffer, ConvState, ResidualOp, Snake};
 
 /// Values beyond a row's own between rows in shared memory: as in `unit.cu`.
 const PAD: usize = 8;
 
-/// Arguments of `unit_*`.
+/// Arguments of `unit_*`: those of a block, and the parameters of the activation between its convolutions.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UnitArgs {
-    stream: StreamArgs,
-    out: Address,
-    first: Address,
-    first_bias: Address,
-    second: Address,
-    second_bias: Address,
+    block: ResidualArgs,
     rate: Address,
     gain: Address,
-    first_stride: u32,
-    second_stride: u32,
-    taps: u32,
-    dilation: u32,
-    tiles: u32,
-    blocks: u32,
 }
 
 // SAFETY: fields without padding, as the kernels declare them.
@@ -58,35 +47,14 @@ impl Cuda {
             return false;
         };
         let shared = 2 * ((tile + history) * (width + PAD) + 2 * width * (chunk + PAD));
-        let [first, second] = [op.first, op.second].map(|w| self.weights(w));
-        let eights = [first.stride, second.stride].iter().all(|stride| stride.is_multiple_of(8));
-        if shared > most || !eights {
+        let eights = [op.first, op.second].map(|w| self.weights(w).stride.is_multiple_of(8));
+        if shared > most || eights.contains(&false) {
             return false;
         }
-        let out = self.write(out);
-        let (first_bias, second_bias) = (self.optional(op.first_bias), self.optional(op.second_bias));
-        let stream = self
-            .streams(op.x, op.spans, 1, op.pre, state)
-            .snaked(self.constant(before.rate), self.constant(before.gain));
-        let tiles = stream.unit.div_ceil(tile as u32);
-        let blocks = rows as u32 / stream.unit * tiles;
-        let args = UnitArgs {
-            stream,
-            out,
-            first: first.at(),
-            first_bias,
-            second: second.at(),
-            second_bias,
-            rate: self.constant(between.rate),
-            gain: self.constant(between.gain),
-            first_stride: first.stride as u32,
-            second_stride: second.stride as u32,
-            taps: op.taps as u32,
-            dilation: op.dilation as u32,
-            tiles,
-            blocks,
-        };
-        let grid = [blocks + stream.keep_blocks_of(threads), 1, 1];
+        let mut block = self.residual_args(op, state, out, tile);
+        block.stream = block.stream.snaked(self.constant(before.rate), self.constant(before.gain));
+        let args = UnitArgs { block, rate: self.constant(between.rate), gain: self.constant(between.gain) };
+        let grid = [block.blocks + block.stream.keep_blocks_of(threads), 1, 1];
         self.queue.launch(kernel, Shape { grid, block: threads, shared: shared as u32 }, &args);
         true
     }

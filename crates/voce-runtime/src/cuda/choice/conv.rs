@@ -191,4 +191,26 @@ mod tests {
         let halved = [(256, 64), (256, 32), (254, 64)].map(|(c, lanes)| subsample(c, lanes).0.name());
         assert_eq!(halved, ["subsample4", "subsample", "subsample"]);
     }
+
+    #[test]
+    fn units_go_by_width_and_by_how_many_tiles_there_are() {
+        let both = [Format::Bf16; 2];
+        // Width, hidden, all rows, rows of a span: kernel.
+        let table = [
+            (96, 96, 1920, 1920, Some("unit_96")),
+            (192, 192, 640, 640, Some("unit_192")),
+            (192, 96, 640, 640, None),
+            (128, 128, 640, 640, None),
+            (96, 96, 15, 15, None),
+            // Three tiles a span, and a multiprocessor for each.
+            (384, 384, 43 * 160, 160, None),
+            (384, 384, 44 * 160, 160, Some("unit_384")),
+        ];
+        for (width, hidden, rows, span, name) in table {
+            let found = unit(both, width, hidden, [rows, span], 132).map(|u| u.kernel.name());
+            assert_eq!(found, name, "{width} {hidden} {rows} {span}");
+        }
+        assert_eq!(unit([Format::Bf16, Format::F32], 96, 96, [1920, 1920], 132), None);
+        assert!(always_unit(192) && !always_unit(384));
+    }
 }

@@ -2,9 +2,8 @@
 // all rows are as wide as x.
 
 struct UnitArgs {
-    Stream stream;
-    u64 out, first, first_bias, second, second_bias, rate, gain;
-    u32 first_stride, second_stride, taps, dilation, tiles, blocks;
+    ResidualArgs block;
+    u64 rate, gain;
 };
 
 // The left operand: columns k.. of 16 rows in shared memory, as `left_of` gives it.
@@ -33,7 +32,8 @@ DEV void unit_right(const bf16* rows, u32 stride, u32 k, uint2& b, uint2& c) {
 // come to shared memory a chunk of CHUNK inputs at a time, the next one on its way meanwhile. A warp has TALL tiles of 16 rows and
 // WIDE of 8 outputs: the more, the fewer reads of shared memory for a product.
 // Bound by the tensor cores and by shared memory, and for narrow rows by reading and writing them.
-template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(const UnitArgs& a) {
+template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(const UnitArgs& of) {
+    const ResidualArgs& a = of.block;
     constexpr u32 SIDE = WIDTH / (8 * WIDE), THREADS = 32 * SIDE * (ROWS / (16 * TALL)), PIECES = WIDTH * CHUNK / 8 / THREADS;
     // Eight values more than a row has: the rows of a fragment lie in different banks.
     constexpr u32 STRIDE = WIDTH + 8, WEIGHTS = CHUNK + 8;
@@ -109,7 +109,7 @@ template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(cons
 #pragma unroll
     for (u32 j = 0; j < WIDE; j++) {
         const u32 i = n + 8 * j + 2 * t;
-        const float2 rate = *at<const float2>(a.rate + 4 * (u64)i), gain = *at<const float2>(a.gain + 4 * (u64)i);
+        const float2 rate = *at<const float2>(of.rate + 4 * (u64)i), gain = *at<const float2>(of.gain + 4 * (u64)i);
         float2 bias = {0.0f, 0.0f};
         if (a.first_bias) bias = *at<const float2>(a.first_bias + 4 * (u64)i);
 #pragma unroll
