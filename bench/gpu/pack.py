@@ -9,7 +9,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = {
-    "voce-runtime": ["ops", "conformer_ops", "conv_ops", "decoder_ops", "row_ops", "sampling_ops", "mel_ops", "fp8_ops"],
+    "voce-runtime": ["ops", "attention_ops", "codec_ops", "conformer_ops", "conv_ops", "decoder_ops", "row_ops", "sampling_ops", "mel_ops", "fp8_ops"],
     "voce-models": ["device", "device_fp8", "device_searches", "decoder_reference", "long_run"],
 }
 

@@ -14,7 +14,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
 LIBRARIES = ["libnvrtc.so.1[23]", "libcublasLt.so.1[23]"]
-SUITES = ["row_ops", "ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops", "mel_ops", "fp8_ops"]
+SUITES = ["row_ops", "ops", "attention_ops", "codec_ops", "conv_ops", "decoder_ops", "conformer_ops", "sampling_ops", "mel_ops", "fp8_ops"]
 MODELS = ["device", "device_fp8", "device_searches", "decoder_reference"]
 LONG_STEPS = "10000"
 

@@ -74,6 +74,8 @@ pub(super) struct SpeakWork {
     made: Vec<Made>,
     /// A step that a device works on while the next one is made ready.
     flight: Option<Flight>,
+    /// Lists of steps that are over, for those to come.
+    spare: Vec<(Vec<usize>, Vec<u64>)>,
     /// When the last step's result was there.
     landed: Instant,
     /// Where each request is among the jobs, for the step under way.
@@ -114,6 +116,7 @@ impl From<SpeakParts> for SpeakWork {
             turns: vec![0; slots],
             fresh: vec![false; slots],
             flight: None,
+            spare: Vec::new(),
             landed: Instant::now(),
             jobs: VecDeque::new(),
             next_id: 0,
@@ -356,8 +359,11 @@ impl SpeakWork {
             self.faults.pass(FaultPoint::Step);
             let begun = Instant::now();
             self.synth.step(exec, &self.live);
-            let turns = self.live.iter().map(|&i| self.turns[i]).collect();
-            self.flight = Some(Flight { live: self.live.clone(), turns, begun });
+            let (mut live, mut turns) = self.spare.pop().unwrap_or_default();
+            live.clone_from(&self.live);
+            turns.clear();
+            turns.extend(self.live.iter().map(|&i| self.turns[i]));
+            self.flight = Some(Flight { live, turns, begun });
         }
         let stepped = before.is_some() || self.flight.is_some();
         if let Some(flight) = before {
@@ -415,6 +421,7 @@ impl SpeakWork {
             self.pulse.begin(Stage::Model);
         }
         self.deliver(&flight, &times);
+        self.spare.push((flight.live, flight.turns));
     }
 
     /// Passes on what a step has made. A passage that has ended since is not there any more.

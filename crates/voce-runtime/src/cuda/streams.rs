@@ -41,7 +41,7 @@ impl StreamArgs {
         self.keep_blocks_of(THREADS)
     }
 
-    /// The same, of blocks of so many threads.
+    /// As [`StreamArgs::keep_blocks`], for blocks of `threads` threads.
     pub(super) fn keep_blocks_of(&self, threads: u32) -> u32 {
         let width = if self.width.is_multiple_of(4) { self.width / 4 } else { self.width };
         (self.count * self.history * width).div_ceil(threads)

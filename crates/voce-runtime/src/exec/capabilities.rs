@@ -33,7 +33,7 @@ impl Exec {
         self.cuda.is_some()
     }
 
-    /// Whether a step of so few streams leaves no room for other work beside it until it is done.
+    /// Whether a step of `streams` streams occupies the whole device until it is done, so that no other work runs beside it.
     pub fn fills_device(&self, streams: usize) -> bool {
         streams == 1 && self.cuda.as_ref().is_some_and(|cuda| cuda.takes_frames())
     }

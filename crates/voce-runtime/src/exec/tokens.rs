@@ -210,22 +210,29 @@ impl Exec {
 
     /// Sends words as they are after the ops so far to the host, and does not wait: [`Exec::receive_tokens`] does.
     pub fn send_tokens(&mut self, tokens: &Tokens, sent: &mut SentTokens) {
-        let Some(cuda) = &mut self.cuda else {
-            let words = AlignedVec::from_slice(&tokens.words);
-            return sent.under_way.push_back(Parcel {
-                words,
-                len: tokens.words.len(),
-                moment: None,
-                pinned: None,
-            });
-        };
         let len = tokens.words.len();
-        let mut parcel = sent.spare.pop().filter(|p| p.len == len).unwrap_or_else(|| {
-            // On pages of its own: what shares a page with page-locked memory may be taken for such.
-            let words = AlignedVec::zeroed(len.max(PAGES_FROM / size_of::<u32>()));
-            Parcel { pinned: Pinned::new(cuda.device(), &words[..]), words, len, moment: None }
-        });
-        parcel.moment = Some(cuda.send_tokens(tokens, &mut parcel.words[..len]));
+        let spare = sent.spare.pop().filter(|p| p.len == len);
+        let parcel = match &mut self.cuda {
+            None => {
+                let mut parcel = spare.unwrap_or_else(|| Parcel {
+                    pinned: None,
+                    words: AlignedVec::zeroed(len),
+                    len,
+                    moment: None,
+                });
+                parcel.words[..len].copy_from_slice(&tokens.words);
+                parcel
+            }
+            Some(cuda) => {
+                let mut parcel = spare.unwrap_or_else(|| {
+                    // On pages of its own: what shares a page with page-locked memory may be taken for such.
+                    let words = AlignedVec::zeroed(len.max(PAGES_FROM / size_of::<u32>()));
+                    Parcel { pinned: Pinned::new(cuda.device(), &words[..]), words, len, moment: None }
+                });
+                parcel.moment = Some(cuda.send_tokens(tokens, &mut parcel.words[..len]));
+                parcel
+            }
+        };
         sent.under_way.push_back(parcel);
     }
 
@@ -245,5 +252,25 @@ impl Exec {
     pub fn forget(&mut self, history: &mut Tokens, slot: usize) {
         let none = vec![0; history.cols];
         self.set_tokens(history, &[slot], 0, &none);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_received_makes_room_for_what_is_sent_next() {
+        let (mut exec, mut sent) = (Exec::new(1).unwrap(), SentTokens::default());
+        let mut tokens = Tokens::new(2, 1, 0);
+        for round in 0..20 {
+            exec.set_tokens(&mut tokens, &[1], 0, &[round]);
+            exec.send_tokens(&tokens, &mut sent);
+            exec.send_tokens(&tokens, &mut sent);
+            assert_eq!(exec.receive_tokens(&mut sent), [0, round]);
+            assert_eq!(exec.receive_tokens(&mut sent), [0, round]);
+            // Two were under way while one was being read.
+            assert!(sent.under_way.is_empty() && sent.spare.len() <= 2, "{}", sent.spare.len());
+        }
     }
 }

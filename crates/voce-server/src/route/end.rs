@@ -31,7 +31,7 @@ pub(super) struct End {
     stream: TcpStream,
     sender: Sender,
     inbox: Inbox,
-    /// What is on its way out, and a word about the connection that goes behind it.
+    /// Bytes that are being sent, and a control frame to send after them.
     out: Bytes,
     word: Option<Bytes>,
     /// The way out is closed; what came before is still to be read.
