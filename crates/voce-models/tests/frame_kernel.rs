@@ -3,10 +3,14 @@
 
 use std::sync::Arc;
 
-use voce_models::decoder::{FrameConfig, FrameDecoder, FrameRow, FrameShape, FrameState, random_weights};
-use voce_nn::{Formats, Loader, Precision};
+use voce_models::decoder::{
+    FrameConfig, FrameDecoder, FrameRow, FrameShape, FrameState, random_weights, repeated_weights,
+};
+use voce_nn::{
+    Decoder, DecoderConfig, DecoderNames, DecoderState, Formats, Loader, Precision, TransformerShape,
+};
 use voce_runtime::cuda::{Device, Tuning};
-use voce_runtime::{Exec, Sampling};
+use voce_runtime::{Buffer, Exec, RopeStyle, Sampling, Span};
 
 const FRAMES: usize = 12;
 /// Logits of bf16 weights whose rows were rounded in other places, relative to the largest.
@@ -105,6 +109,86 @@ fn a_frame_as_one_kernel_is_the_frame_launch_by_launch() {
                     tokens.clone_from(&drawn);
                 }
                 assert!(other * 20 <= FRAMES * config.drawn(), "{name} x{layers}: {other} tokens differ");
+            }
+        }
+    }
+}
+
+/// Layers as those of tts-1.6b, which look at a source besides, and of dialogue, whose rows are longer.
+struct Looking {
+    exec: Exec,
+    decoder: Decoder,
+    state: DecoderState,
+    x: Buffer,
+}
+
+/// Values that repeat after some hundred.
+fn made(rows: usize, cols: usize, seed: usize) -> Vec<f32> {
+    (0..rows * cols).map(|i| ((i * 37 + seed * 101) % 251) as f32 / 125.0 - 1.0).collect()
+}
+
+impl Looking {
+    fn new(device: &Arc<Device>, config: DecoderConfig, frames: bool, source: Option<usize>) -> Self {
+        device.tune(Tuning { frames, ..Tuning::default() });
+        let mut exec = Exec::on(device).unwrap();
+        let looks = source.is_some();
+        let weights = repeated_weights(5, move |name| looks && name.contains("cross"));
+        let loader = Loader::new(weights).on(device.clone());
+        let decoder = Decoder::load(&loader, config, Formats::on_device(Precision::Bf16)).unwrap();
+        let shape = TransformerShape { slots: 2, rows: 1, rows_per_slot: 1, positions: 900 };
+        let mut state = decoder.state(shape);
+        if let Some(rows) = source {
+            let mut cross = decoder.cross_state(2, 640, 1);
+            let mut seen = Buffer::new(rows, config.hidden);
+            seen.head_mut(rows).copy_from_slice(&made(rows, config.hidden, 3));
+            let cache = decoder.look_at(&mut exec, &seen, None);
+            exec.copy_prefix(&mut cross.cache, 1, &cache, 0, rows);
+            cross.spans = vec![Span { slot: 1, rows: 1 }];
+            state.cross = Some(cross);
+        }
+        Self { exec, decoder, state, x: Buffer::new(1, config.hidden) }
+    }
+
+    fn step(&mut self, frame: usize) -> Vec<f32> {
+        let cols = self.x.cols();
+        self.x.head_mut(1).copy_from_slice(&made(1, cols, frame));
+        self.decoder.run(&mut self.exec, &mut self.x, &[Span { slot: 1, rows: 1 }], &mut self.state);
+        self.exec.fetch(&mut self.x, 1);
+        self.exec.status().unwrap();
+        self.x.row(0).to_vec()
+    }
+}
+
+#[test]
+fn layers_that_look_at_a_source_and_those_of_long_rows_are_one_kernel() {
+    if std::env::var("VOCE_TEST_DEVICE").is_ok_and(|d| d == "cuda") {
+        let device = Device::open(0).unwrap();
+        let tts = DecoderConfig {
+            layers: 3,
+            hidden: 2048,
+            ffn: 5632,
+            heads: 16,
+            kv_heads: 16,
+            head_dim: 128,
+            rope: Some(RopeStyle::Interleaved),
+            theta: 1e4,
+            eps: 1e-8,
+            head_norm: false,
+            window: Some(500),
+            names: DecoderNames::Moshi,
+        };
+        let moshi = DecoderConfig { hidden: 4096, ffn: 11264, heads: 32, kv_heads: 32, ..tts };
+        // Its depth transformer: inputs that do not fill the last part of a row.
+        let depth =
+            DecoderConfig { hidden: 1024, ffn: 2816, head_dim: 64, window: Some(8), rope: None, ..tts };
+        for (config, source) in [(tts, Some(1)), (tts, Some(625)), (moshi, None), (depth, None)] {
+            let mut plain = Looking::new(&device, config, false, source);
+            let mut fused = Looking::new(&device, config, true, source);
+            for frame in 0..FRAMES {
+                let (want, got) = (plain.step(frame), fused.step(frame));
+                let top = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                let off = want.iter().zip(&got).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+                assert!(off <= TOLERANCE * top, "{source:?}, frame {frame}: rows are {off} off of {top}");
             }
         }
     }

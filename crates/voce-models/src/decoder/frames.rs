@@ -177,7 +177,11 @@ impl FrameDecoder {
         mut watch: Watch<'_>,
     ) {
         let spans: Vec<Span> = rows.iter().map(|r| Span { slot: r.slot, rows: 1 }).collect();
-        self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder);
+        // A frame that fills the device is one kernel, and is asked for while the one before it runs.
+        match exec.fills_device(rows.len()) {
+            true => self.decoder.run(exec, &mut state.x, &spans, &mut state.decoder),
+            false => self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder),
+        }
         let mut head = self.head.op(&state.x, rows.len());
         head.norm = self.decoder.norm();
         exec.linear(&head, &mut state.logits);

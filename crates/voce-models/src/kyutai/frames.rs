@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use voce_nn::{CrossState, Formats, Loader, WeightError};
 use voce_runtime::cuda::CudaError;
-use voce_runtime::{BranchOp, Exec, KvCache, SampleOp, SampleRow, Sampling, Span, TokenMove, Tokens};
+use voce_runtime::{
+    BranchOp, Exec, KvCache, SampleOp, SampleRow, Sampling, SentTokens, Span, TokenMove, Tokens,
+};
 
 use super::conditions::Condition;
 use super::config::KyutaiConfig;
@@ -294,6 +296,16 @@ impl FrameState {
     /// Copies slots' tokens to where the next step does not write over them.
     pub fn move_out(&self, exec: &mut Exec, moves: &[TokenMove], to: &mut Tokens) {
         exec.move_tokens(&self.lm.tokens, moves, to);
+    }
+
+    /// From now on steps follow other work of the device, which is under way while they are asked for.
+    pub fn follow(&mut self) {
+        self.lm.follows = true;
+    }
+
+    /// Sends the tokens of every slot to the host, which [`Exec::receive_tokens`] waits for.
+    pub fn send(&self, exec: &mut Exec, sent: &mut SentTokens) {
+        exec.send_tokens(&self.lm.tokens, sent);
     }
 
     /// The tokens of every slot; waits for a device.

@@ -56,6 +56,8 @@ pub struct LmState {
     pub(super) logits: Buffer,
     pub(super) heads: Buffer,
     values: usize,
+    /// Whether a device has something else to do while a step is asked for.
+    pub(super) follows: bool,
 }
 
 impl Lm {
@@ -152,6 +154,7 @@ impl Lm {
             logits: Buffer::new(slots, self.config.text_out()),
             heads: Buffer::new(slots, self.extra.as_ref().map_or(0, |e| e.matrix().outputs())),
             values: self.config.extra_heads_dim,
+            follows: false,
         }
     }
 
@@ -186,7 +189,10 @@ impl Lm {
     /// The layers and the norm after them.
     fn run(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
         let spans: Vec<Span> = live.iter().map(|&slot| Span { slot, rows: 1 }).collect();
-        self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder);
+        match state.follows && exec.fills_device(live.len()) {
+            true => self.decoder.run(exec, &mut state.x, &spans, &mut state.decoder),
+            false => self.decoder.run_early(exec, &mut state.x, &spans, &mut state.decoder),
+        }
         self.decoder.normalize(exec, &mut state.x, live.len());
     }
 

@@ -66,6 +66,9 @@ struct TalkReport {
     frame_ms: f64,
     best_ms: f64,
     p99_ms: f64,
+    /// The part of it from a frame heard until its text and codes are drawn, and from there until it can be played.
+    think_ms: f64,
+    speak_ms: f64,
     /// How many times faster than it is spoken.
     real_time: f64,
     weight_bytes: usize,
@@ -100,6 +103,7 @@ pub(super) fn run(console: Console, args: &BenchTalkArgs) -> Outcome {
                 let live: Vec<usize> = (0..streams).collect();
                 live.iter().for_each(|&slot| partner.start(&mut exec, slot, &request));
                 let (mut noise, mut times, mut said) = (SEED as u32 | 1, Vec::new(), Vec::new());
+                let mut stages = [Vec::new(), Vec::new()];
                 for frame in 0..WARM_UP + args.frames {
                     interrupt::check()?;
                     let samples: Vec<f32> = (0..streams * info.frame_size)
@@ -111,11 +115,15 @@ pub(super) fn run(console: Console, args: &BenchTalkArgs) -> Outcome {
                     let begun = Instant::now();
                     said.clear();
                     partner.step(&mut exec, &live, &samples);
-                    partner.fetch(&mut exec, &live, &mut said);
+                    let parts = partner.fetch(&mut exec, &live, &mut said);
                     let took = begun.elapsed();
                     exec.status().map_err(|e| Failure::failed(e.to_string()))?;
                     if frame >= WARM_UP {
                         times.push(took.as_secs_f64() * 1e3);
+                        for (stage, name) in stages.iter_mut().zip(["backbone", "codec"]) {
+                            let own = parts.iter().filter(|p| p.0 == name).map(|p| p.1.as_secs_f64() * 1e3);
+                            stage.push(own.sum());
+                        }
                     }
                 }
                 let frame_ms = quantile(&times, 0.5);
@@ -127,6 +135,8 @@ pub(super) fn run(console: Console, args: &BenchTalkArgs) -> Outcome {
                     frame_ms: round(frame_ms, 3),
                     best_ms: round(quantile(&times, 0.0), 3),
                     p99_ms: round(quantile(&times, 0.99), 3),
+                    think_ms: round(quantile(&stages[0], 0.5), 3),
+                    speak_ms: round(quantile(&stages[1], 0.5), 3),
                     real_time: round(seconds * 1e3 / frame_ms.max(1e-9), 3),
                     weight_bytes: info.stages.iter().map(|s| s.bytes).sum(),
                     load_ms: round(load.as_secs_f64() * 1e3, 1),

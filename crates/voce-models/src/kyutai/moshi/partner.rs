@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voce_runtime::cuda::Reserved;
-use voce_runtime::{Exec, RuntimeError, Sampling, Span, TokenMove, Tokens};
+use voce_runtime::{Exec, RuntimeError, Sampling, SentTokens, Span, TokenMove, Tokens};
 use voce_text::Detokenizer;
 
 use super::family::{Common, Draws, LISTEN, SPEAK, THINK};
@@ -39,26 +39,41 @@ pub(super) struct MoshiPartner {
     heard: Tokens,
     /// What step 0 of a conversation drew, while step 1 goes on.
     first: Tokens,
+    /// Codes of the last steps, as many rows for each slot; and those of the frame that a slot says.
+    drawn: Tokens,
+    spoken: Tokens,
+    /// What a step drew, on its way to the host.
+    sent: SentTokens,
     slots: Vec<Option<Slot>>,
     begun: Instant,
+    /// When the host had drawn the last step's tokens, where it draws them itself.
+    thought: Instant,
 }
 
 impl MoshiPartner {
     pub(super) fn new(common: Arc<Common>, slots: usize) -> Self {
         let rows = slots * (common.frames.config().max_delay() + 1);
+        let mut state = common.frames.state(slots);
+        // What is heard is encoded meanwhile.
+        state.follow();
         Self {
-            state: common.frames.state(slots),
+            state,
             encoder: common.mimi.tokenizer().state(slots, slots, 1),
             decoder: common.mimi.decoder().state_for(slots, slots, 1),
             heard: Tokens::new(rows, common.mimi.tokenizer().codebooks(), 0),
             first: Tokens::new(slots, common.frames.config().dep_q + 1, 0),
+            drawn: Tokens::new(rows, common.frames.config().dep_q, 0),
+            // Codebooks that the model does not draw from are left out.
+            spoken: Tokens::new(slots, common.mimi.decoder().codebooks(), u32::MAX),
+            sent: SentTokens::default(),
             slots: (0..slots).map(|_| None).collect(),
             begun: Instant::now(),
+            thought: Instant::now(),
             common,
         }
     }
 
-    /// The row of a slot's frame among those that were heard.
+    /// The row of a slot's frame among those that were heard, or of a step among those that drew codes.
     fn row(&self, slot: usize, frame: usize) -> usize {
         let kept = self.common.frames.config().max_delay() + 1;
         slot * kept + frame % kept
@@ -102,6 +117,13 @@ impl MoshiPartner {
             })
             .collect();
         common.frames.step(exec, &mut self.state, &mut rows);
+        moves.clear();
+        for &i in live {
+            let Some(slot) = &self.slots[i] else { continue };
+            let row = self.row(i, slot.step);
+            moves.extend((0..c.dep_q).map(|k| TokenMove { from: [i, audio + k], to: [row, k] }));
+        }
+        self.state.move_out(exec, &moves, &mut self.drawn);
         for &i in live {
             if let Some(slot) = &mut self.slots[i] {
                 slot.step += 1;
@@ -139,31 +161,35 @@ impl MoshiPartner {
         if live.iter().any(|&i| self.slots[i].as_ref().is_some_and(|s| s.fresh)) {
             exec.fetch_tokens(&mut self.first);
         }
-        let tokens = self.state.tokens(exec);
+        let tokens = exec.receive_tokens(&mut self.sent);
+        let width = tokens.len() / self.slots.len();
         for &i in live {
             let Some(slot) = &mut self.slots[i] else { continue };
             if std::mem::take(&mut slot.fresh) {
                 slot.undelay.push(self.first.row(i));
             }
-            let drawn: Vec<u32> = columns.clone().map(|c| tokens.row(i)[c]).collect();
+            let drawn: Vec<u32> = columns.clone().map(|c| tokens[i * width + c]).collect();
             slot.said = slot.undelay.push(&drawn);
         }
     }
 
-    /// The samples of what slots say, one frame each.
-    fn speak(&mut self, exec: &mut Exec, live: &[usize]) -> Vec<f32> {
-        let decoder = self.common.mimi.decoder();
-        let books = decoder.codebooks();
-        let (mut spans, mut codes) = (Vec::new(), Vec::new());
+    /// Begins to decode the frames that are complete with the last step, without a look at their codes.
+    fn speak(&mut self, exec: &mut Exec, live: &[usize]) {
+        let config = self.common.frames.config();
+        let longest = config.max_delay();
+        let (mut slots, mut moves) = (Vec::new(), Vec::new());
         for &i in live {
-            let Some(said) = self.slots[i].as_ref().and_then(|s| s.said.as_ref()) else { continue };
-            spans.push(Span { slot: i, rows: 1 });
-            codes.extend(said[1..].iter().copied().chain(std::iter::repeat(u32::MAX)).take(books));
+            let Some(slot) = self.slots[i].as_ref().filter(|s| s.step > longest) else { continue };
+            slots.push(i);
+            let oldest = slot.step - 1 - longest;
+            let from = |k: usize| [self.row(i, oldest + config.delays[k + 1]), k];
+            moves.extend((0..config.dep_q).map(|k| TokenMove { from: from(k), to: [i, k] }));
         }
-        if spans.is_empty() {
-            return Vec::new();
+        if slots.is_empty() {
+            return;
         }
-        decoder.decode_codes(exec, &mut self.decoder, &spans, &codes).to_vec()
+        exec.move_tokens(&self.drawn, &moves, &mut self.spoken);
+        self.common.mimi.decoder().begin_found(exec, &mut self.decoder, &slots, &self.spoken, 0);
     }
 
     /// A frame of silence in every slot of `live`, which are left as they were found: unused.
@@ -213,6 +239,8 @@ impl Partner for MoshiPartner {
         let rows: Vec<usize> = live.iter().map(|i| self.row(*i, frame(i))).collect();
         let tokenizer = self.common.mimi.tokenizer();
         tokenizer.encode(exec, &mut self.encoder, &spans, samples, &rows, &mut self.heard, 0);
+        // A device begins with it while the rest is still being asked for.
+        exec.begin();
         // Who is new has a step before the first that hears anything. It waits for nothing but itself.
         let new: Vec<usize> =
             live.iter().copied().filter(|&i| self.slots[i].as_ref().is_some_and(|s| s.step == 0)).collect();
@@ -220,6 +248,9 @@ impl Partner for MoshiPartner {
             self.think_first(exec, &new);
         }
         self.think(exec, live);
+        self.thought = Instant::now();
+        self.state.send(exec, &mut self.sent);
+        self.speak(exec, live);
         exec.begin();
     }
 
@@ -230,9 +261,11 @@ impl Partner for MoshiPartner {
         out: &mut Vec<Uttered>,
     ) -> Vec<(&'static str, Duration)> {
         self.collect(exec, live);
-        let thought = Instant::now();
-        let samples = self.speak(exec, live);
-        let size = self.common.mimi.decoder().frame_size();
+        let thought = if exec.shares_memory() { self.thought } else { Instant::now() };
+        let decoder = self.common.mimi.decoder();
+        let size = decoder.frame_size();
+        let speaks = live.iter().any(|&i| self.slots[i].as_ref().is_some_and(|s| s.said.is_some()));
+        let samples = if speaks { decoder.finish_decode(exec, &mut self.decoder) } else { &[] };
         let config = self.common.frames.config();
         let silent = [config.existing_text_padding_id, config.existing_text_end_padding_id];
         let mut frames = samples.chunks_exact(size);

@@ -3,6 +3,7 @@
 //! Models record what they always record; what cannot be planned is launched as it is.
 
 mod plan;
+mod product;
 mod rows;
 
 use std::sync::Arc;
@@ -52,10 +53,10 @@ pub(crate) struct Phase {
     n: u32,
     gated: u32,
     rows: u32,
-    act: u32,
+    pad: u32,
     norm: Address,
     eps: f32,
-    add: u32,
+    pad_too: u32,
     bias: Address,
     segments: u32,
     ring: u32,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::product::{self, GROUP, PRODUCT, PRODUCT_TWO, SEGMENT, with_exchanges};
 use super::rows::{Rows, TableRow, Version};
 use super::{CHUNK, FEWEST_SLOTS, FIXED, NAPS, Phase, Row, SLOTS};
 use crate::cuda::attention::AttendArgs;
@@ -13,7 +14,6 @@ use crate::cuda::row::RowArgs;
 use crate::cuda::sampling::SampleArgs;
 use crate::cuda::tokens::{EmbedArgs, HeadNormArgs};
 
-const PRODUCT: u32 = 0;
 const EMBED: u32 = 1;
 const NORM: u32 = 2;
 const ATTEND: u32 = 3;
@@ -22,12 +22,6 @@ const SAMPLE: u32 = 5;
 
 /// Products from which a program is worth a launch of its own kind.
 const WORTH: usize = 8;
-/// Outputs that a block takes at once, and inputs of a chunk of weights.
-const GROUP: usize = 8;
-const SEGMENT: usize = 1024;
-/// Inputs of a product are a multiple of this, up to a limit.
-const PIECE: usize = 512;
-const LONGEST_ROW: usize = 12 * SEGMENT;
 /// The largest vocabulary that is drawn from here.
 const LARGEST_DRAW: usize = 8 * SEGMENT;
 /// Positions of a ring that every block keeps, and bytes between rows of their keys beyond their own.
@@ -37,37 +31,6 @@ const KEY_PAD: usize = 16;
 const MOST_VALUES: usize = 32;
 /// Where the parts of attention are exchanged: no row is there.
 const PARTS: Address = Address::MAX;
-/// The activation that a product may end with: as in `common.cuh`.
-const ACT_SILU: u32 = 2;
-
-/// How many chunks may be under way, and the clocks between them. Narrow layers have more exchanges for their bytes,
-/// which copies hold up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    fly: u32,
-    pace: u32,
-}
-
-impl Share {
-    const WIDE: Share = Share { fly: 4, pace: 0 };
-    const NARROW: Share = Share { fly: 2, pace: 700 };
-    const NARROW_WIDTH: usize = 1024;
-
-    fn of(n: usize, k: usize) -> Self {
-        if n.min(k) <= Self::NARROW_WIDTH { Self::NARROW } else { Self::WIDE }
-    }
-}
-
-/// How many chunks a product takes at once, of those that its kernel has code for: all of its `parts`, or such as leave no rest.
-fn held(segments: usize, parts: usize) -> usize {
-    match segments {
-        1 if parts <= 2 => 2,
-        1 if parts.is_multiple_of(6) || parts == 5 => 6,
-        2 if parts == 1 => 2,
-        3 => 3,
-        _ => 4,
-    }
-}
 
 /// A program, and the memory that it runs in.
 #[derive(Debug)]
@@ -103,6 +66,8 @@ struct Attend {
     rows: usize,
     /// Norms and rotation that another command applies before.
     before: Option<HeadNormArgs>,
+    /// Keys and values were there before, and all are seen.
+    cross: bool,
 }
 
 /// A command's arguments, if it launches this kernel.
@@ -150,7 +115,7 @@ fn op(commands: &[Command], args: &[u8]) -> Option<(Op, usize)> {
     ];
     if let Some(a) = single.into_iter().find_map(|k| args_of(k, first, args)) {
         let one = grid(first)[0] == a.kv_heads;
-        return one.then_some((Op::Attend(Attend { args: a, rows: 1, before: None }), 1));
+        return one.then_some((Op::Attend(Attend { args: a, rows: 1, before: None, cross: false }), 1));
     }
     if let Some(a) = args_of(EMBED, first, args) {
         return (grid(first)[0] == 1).then_some((Op::Embed(a), 1));
@@ -176,6 +141,9 @@ fn op(commands: &[Command], args: &[u8]) -> Option<(Op, usize)> {
         };
         return Some((Op::Norm(a, copied), 1 + usize::from(copied.is_some())));
     }
+    if let Some(attend) = cross(first, args) {
+        return Some((Op::Attend(attend), 1));
+    }
     several(commands, args).map(|(attend, taken)| (Op::Attend(attend), taken))
 }
 
@@ -186,7 +154,14 @@ fn several(commands: &[Command], args: &[u8]) -> Option<(Attend, usize)> {
     let [tasks, rows, _] = grid(put);
     let a = args_of(program::TILE_BF16, tile, args)?;
     (tasks == 1 && grid(tile) == [a.kv_heads, 1, 1])
-        .then_some((Attend { args: a, rows: rows as usize, before: None }, 2))
+        .then_some((Attend { args: a, rows: rows as usize, before: None, cross: false }, 2))
+}
+
+/// Attention to what a slot was given, if it is of one task; how many rows that has, the product before it says.
+fn cross(command: &Command, args: &[u8]) -> Option<Attend> {
+    let a = args_of(program::TILE_BF16, command, args)?;
+    let one = grid(command) == [a.kv_heads, 1, 1] && a.causal == 0 && a.distances == 0;
+    one.then_some(Attend { args: a, rows: 1, before: None, cross: true })
 }
 
 /// The runs of a recording that become programs. A run ends where a command cannot be planned.
@@ -236,6 +211,8 @@ struct Builder {
     rows: Rows,
     draws: usize,
     products: usize,
+    /// Where the last op put its result, if it was a product of one row.
+    single: Option<Address>,
     naps: HashMap<(u32, u32, u32, u32), u32>,
     /// Rings that blocks keep, by where they are: where they are kept.
     rings: HashMap<Address, usize>,
@@ -256,6 +233,7 @@ impl Builder {
             rows: Rows::default(),
             draws: 0,
             products: 0,
+            single: None,
             naps: HashMap::new(),
             rings: HashMap::new(),
             kept: 0,
@@ -281,6 +259,10 @@ impl Builder {
             Op::Attend(a) => self.attend(a)?,
             Op::Sample(a) => self.sample(a)?,
         };
+        self.single = match op {
+            Op::Product(a) if a.rows == 1 => Some(a.store.out),
+            _ => None,
+        };
         let p = &draft.phase;
         let key = (p.kind, p.n, p.k, p.rows);
         let next = 2 * self.naps.len() as u32;
@@ -301,19 +283,8 @@ impl Builder {
 
     fn product(&mut self, a: &RowArgs) -> Option<Draft> {
         let (n, k, rows) = (a.n as usize, a.k as usize, a.rows as usize);
-        let plain = matches!(a.norm.kind, 0 | 3)
-            && a.norm.bias == 0
-            && a.store.store <= 1
-            && matches!(a.store.act, 0 | ACT_SILU);
-        let fits = k.is_multiple_of(PIECE)
-            && k <= LONGEST_ROW
-            && n.div_ceil(GROUP) >= self.blocks
-            && rows <= 2
-            && a.w.is_multiple_of(16)
-            && (a.norm.kind == 0 || a.norm.weight != 0);
-        if !plain || !fits {
-            return None;
-        }
+        let phase = product::phase(a, self.blocks)?;
+        let parts = product::parts(a, self.blocks);
         let mut draft = Draft::default();
         for r in 0..rows {
             let (from, to) = (
@@ -329,28 +300,8 @@ impl Builder {
             let to = a.store.out + 4 * r as u64 * u64::from(a.store.out_stride);
             draft.out[r] = Some(self.write(to, n)?);
         }
+        draft.phase = phase;
         let segments = k.div_ceil(SEGMENT);
-        let share = Share::of(n, k);
-        let parts = n.div_ceil(GROUP).div_ceil(self.blocks) * if a.gated != 0 { 2 } else { 1 };
-        draft.phase = Phase {
-            kind: PRODUCT,
-            fly: share.fly,
-            pace: share.pace,
-            w: a.w,
-            pitch: a.pitch * 16,
-            k: a.k,
-            n: a.n,
-            gated: a.gated,
-            rows: a.rows,
-            act: a.store.act,
-            norm: if a.norm.kind == 3 { a.norm.weight } else { 0 },
-            eps: a.norm.eps,
-            add: a.store.store,
-            bias: a.store.bias,
-            segments: segments as u32,
-            number: [0, 0, 0, 0, 0, 0, 0, held(segments, parts) as u32],
-            ..Phase::default()
-        };
         self.x_bytes = self.x_bytes.max(rows * 2 * (2 * SEGMENT * segments + 64));
         self.red_bytes = self.red_bytes.max(parts * GROUP * rows * 64);
         self.blank |= !k.is_multiple_of(SEGMENT) || !n.is_multiple_of(GROUP);
@@ -410,7 +361,11 @@ impl Builder {
             && heads.is_multiple_of(kv_heads)
             && heads / kv_heads <= 2
             && self.blocks.is_multiple_of(kv_heads);
-        if !fits || !once || rows > 2 || a.causal != 1 {
+        if !fits || !once || rows > 2 || a.causal != u32::from(!attend.cross) {
+            return None;
+        }
+        // How many rows a task has is not among the arguments.
+        if attend.cross && (self.single != Some(a.qkv) || rope != 0 || query != 0) {
             return None;
         }
         let (group, each) = (heads / kv_heads, self.blocks / kv_heads);
@@ -423,12 +378,12 @@ impl Builder {
         {
             return None;
         }
-        let width = (heads + 2 * kv_heads) * dim;
+        let width = if attend.cross { heads } else { heads + 2 * kv_heads } * dim;
         let mut draft = Draft::default();
         for r in 0..rows {
             draft.input[r] = Some(self.read(a.qkv + 4 * r as u64 * u64::from(a.qkv_stride), width, false)?);
         }
-        let short = a.capacity <= SHORT;
+        let short = a.capacity <= SHORT && !attend.cross;
         let mut fresh = 0;
         let mut ring = 0;
         if short {
@@ -444,7 +399,9 @@ impl Builder {
             if rows > 1 || each > 32 || self.long.contains(&a.cache) {
                 return None;
             }
-            self.long.push(a.cache);
+            if !attend.cross {
+                self.long.push(a.cache);
+            }
             self.red_bytes = self.red_bytes.max(8 * group * dim * 4);
         }
         for r in 0..rows {
@@ -454,8 +411,8 @@ impl Builder {
         if !short {
             draft.out[1] = Some(self.write(PARTS, kv_heads * each * each * (values + 2))?);
         }
-        let number =
-            [a.kv_heads, a.capacity, rope as u32, rope_rows as u32, a.window, a.scale.to_bits(), fresh, 0];
+        let (rope, rope_rows, cross) = (rope as u32, rope_rows as u32, u32::from(attend.cross));
+        let number = [a.kv_heads, a.capacity, rope, rope_rows, a.window, a.scale.to_bits(), fresh, cross];
         draft.phase = Phase {
             kind: if short { ATTEND_SHORT } else { ATTEND },
             n: a.heads,
@@ -480,9 +437,6 @@ impl Builder {
             return None;
         }
         let input = self.read(a.logits, n, true)?;
-        // A key and its noise for each.
-        let room = n.next_multiple_of(SEGMENT);
-        self.x_bytes = self.x_bytes.max(8 * room);
         self.draws += 1;
         self.remembers |= a.history != 0;
         if a.next != 0 {
@@ -497,7 +451,7 @@ impl Builder {
             n: a.n,
             rows: 1,
             address: [a.rows, a.tokens, a.history, 0, 0, 0],
-            number: [a.columns, a.column, a.words, room as u32, 0, 0, 0, 0],
+            number: [a.columns, a.column, a.words, 0, 0, 0, 0, 0],
             ..Phase::default()
         };
         Some(Draft { phase, input: [Some(input), None], ..Draft::default() })
@@ -515,11 +469,17 @@ impl Builder {
         let phases = self
             .drafts
             .iter()
-            .map(|d| Phase {
-                input: [row(&d.input[0]), row(&d.input[1])],
-                old: [row(&d.old[0]), row(&d.old[1])],
-                out: [row(&d.out[0]), row(&d.out[1])],
-                ..d.phase
+            .map(|d| {
+                let mut phase = Phase {
+                    input: [row(&d.input[0]), row(&d.input[1])],
+                    old: [row(&d.old[0]), row(&d.old[1])],
+                    out: [row(&d.out[0]), row(&d.out[1])],
+                    ..d.phase
+                };
+                if matches!(phase.kind, PRODUCT | PRODUCT_TWO) {
+                    phase.number[6] = with_exchanges(phase.number[6], &phase);
+                }
+                phase
             })
             .collect();
         Some(Plan {
@@ -537,9 +497,10 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::product::does;
     use super::*;
     use crate::cuda::driver::Shape;
-    use crate::cuda::linear::{NORM_RMS, NormArgs, StoreArgs};
+    use crate::cuda::linear::{NORM_LAYER, NORM_RMS, NormArgs, StoreArgs};
 
     const BLOCKS: usize = 4;
     const SHARED: usize = 227 << 10;
@@ -577,18 +538,28 @@ mod tests {
         }
     }
 
-    fn record(ops: &[RowArgs]) -> (Vec<Command>, Vec<u8>) {
-        let (mut commands, mut args) = (Vec::new(), Vec::new());
-        for op in ops {
-            let len = size_of::<RowArgs>();
-            let shape = Shape { grid: [1, 1, 1], block: 512, shared: 0 };
-            commands.push(Command::Launch { kernel: program::ROW_BF16.id(), shape, args: args.len(), len });
+    #[derive(Default)]
+    struct Recording {
+        commands: Vec<Command>,
+        args: Vec<u8>,
+    }
+
+    impl Recording {
+        fn launch<A: Args>(&mut self, kernel: KernelOf<A>, blocks: u32, op: &A) {
+            let (at, len) = (self.args.len(), size_of::<A>());
+            let shape = Shape { grid: [blocks, 1, 1], block: 512, shared: 0 };
+            self.commands.push(Command::Launch { kernel: kernel.id(), shape, args: at, len });
             // SAFETY: arguments have no padding.
-            args.extend_from_slice(unsafe {
+            self.args.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(std::ptr::from_ref(op).cast::<u8>(), len)
             });
         }
-        (commands, args)
+    }
+
+    fn record(ops: &[RowArgs]) -> (Vec<Command>, Vec<u8>) {
+        let mut recording = Recording::default();
+        ops.iter().for_each(|op| recording.launch(program::ROW_BF16, 1, op));
+        (recording.commands, recording.args)
     }
 
     /// Layers of two products: out of the stream, and back into it.
@@ -611,33 +582,61 @@ mod tests {
         assert_eq!((third.input[0].how & 3, third.input[0]), (1, second.out[0]));
         assert_eq!(plan.phases[3].old[0], second.out[0]);
         assert_ne!(plan.phases[3].out[0].area, second.out[0].area, "two places in turn");
-        assert_eq!((first.segments, first.add, second.add, first.norm), (1, 0, 1, 0x900));
+        assert_eq!((first.segments, first.norm), (1, 0x900));
+        assert_eq!(first.number[6], does::RMS, "its row was there before");
+        assert_eq!(second.number[6], does::ADD | does::IN_EXCHANGED | does::hold(1, 4));
+        assert_eq!(plan.phases[3].number[6], second.number[6] | does::OLD_EXCHANGED);
         assert_eq!(first.nap, third.nap, "the same exchange");
         assert_ne!(first.nap, second.nap);
         // A row of 512 fills half of a chunk.
         assert!(plan.blank && plan.slots == SLOTS);
     }
 
-    #[test]
-    fn chunks_are_taken_by_counts_that_the_kernel_knows() {
-        let table = [
-            (1, 1, 2),
-            (1, 2, 2),
-            (1, 3, 4),
-            (1, 4, 4),
-            (1, 5, 6),
-            (1, 6, 6),
-            (1, 8, 4),
-            (1, 12, 6),
-            (2, 1, 2),
-            (2, 2, 4),
-            (2, 24, 4),
-            (3, 1, 3),
-            (6, 2, 4),
-        ];
-        for (segments, parts, expected) in table {
-            assert_eq!(held(segments, parts), expected, "{segments} segments, {parts} parts");
+    /// Layers that look at what a slot was given: a row that is shifted and scaled, its product, attention, and back.
+    fn looking(count: usize, query_rows: u32) -> Recording {
+        const Q: Address = 0x30000;
+        const SEEN: Address = 0x40000;
+        let mut recording = Recording::default();
+        for layer in 0..count as u64 {
+            let mut query = product(X, Q, 1024, 1024, false);
+            query.norm = NormArgs { bias: 0xa00, ..query.norm };
+            query.norm.kind = NORM_LAYER;
+            query.rows = query_rows;
+            let look = AttendArgs {
+                qkv: Q,
+                out: SEEN,
+                cache: 0x200_0000 + 0x10000 * layer,
+                tasks: 0x5000,
+                qkv_stride: 1024,
+                out_stride: 1024,
+                heads: 8,
+                kv_heads: 4,
+                dim: 128,
+                width: 128,
+                capacity: 640,
+                ..AttendArgs::default()
+            };
+            recording.launch(program::ROW_BF16, 1, &query);
+            recording.launch(program::TILE_BF16, 4, &look);
+            recording.launch(program::ROW_BF16, 1, &product(SEEN, X, 1024, 1024, true));
         }
+        recording
+    }
+
+    #[test]
+    fn attention_to_what_a_slot_was_given_is_part_of_a_program() {
+        // A block has 32 values of a head at most.
+        const BLOCKS: usize = 32;
+        let whole = looking(4, 1);
+        let plans_of = |r: &Recording| plans(&r.commands, &r.args, BLOCKS, SHARED);
+        let found = plans_of(&whole);
+        let [(range, plan)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((range.clone(), plan.phases.len()), (0..12, 12));
+        let [query, look, ..] = &plan.phases[..] else { panic!("twelve phases") };
+        assert_eq!((query.number[6] & 7, query.address[0]), (does::LAYER, 0xa00));
+        assert_eq!((look.kind, look.number[7], look.input[0]), (ATTEND, 1, query.out[0]));
+        // How many rows attend is not known by its arguments: two may.
+        assert!(plans_of(&looking(4, 2)).is_empty());
     }
 
     #[test]
@@ -648,7 +647,7 @@ mod tests {
         assert!(plans(&whole.0, &whole.1, 128, SHARED).is_empty(), "fewer outputs than blocks have");
         assert!(plans(&whole.0, &whole.1, BLOCKS, 64 << 10).is_empty(), "no room for a ring");
         let mut ops = layers(5);
-        ops.insert(4, product(X, Y, 512, 1000, false));
+        ops.insert(4, product(X, Y, 512, 1004, false));
         ops.extend(layers(4));
         let (commands, args) = record(&ops);
         let found: Vec<Range<usize>> =

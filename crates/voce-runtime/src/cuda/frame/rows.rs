@@ -15,6 +15,13 @@ const TABLE_F32: u32 = 3;
 const FLAG: u32 = 1 << 8;
 const FLIPS: u32 = 1 << 9;
 
+impl Row {
+    /// Whether it comes from other blocks.
+    pub(super) fn is_exchanged(&self) -> bool {
+        self.how & 3 == EXCHANGE
+    }
+}
+
 /// A row of a table that the last draw names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TableRow {

@@ -1,6 +1,16 @@
 // Attention of one slot over a ring: a long one is shared by the blocks of a key head, a short one is kept by every block.
 
 #ifdef FRAME_RUNS
+// N neighbouring values that no kernel writes.
+template <int N> DEV void frame_line(u64 from, float (&v)[N]) {
+    if (N == 4) {
+        const float4 f = frame_ldg(from);
+        v[0] = f.x, v[1 % N] = f.y, v[2 % N] = f.z, v[3 % N] = f.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = __ldg(at<const float>(from) + i);
+    }
+}
 // What attention has in a phase: the ring, its shape, norms and rotation.
 struct FrameAttend {
     const FramePhase& p;
@@ -8,33 +18,44 @@ struct FrameAttend {
     u32 block_bits, value_bits;  // of the blocks of a key head, and of the values that each of them makes
     float scale;
     MEMBER FrameAttend(const FrameBlock& c, const FramePhase& p_) : p(p_) {
-        heads = same(p.n), kv_heads = same(p.number[0]), dim = same(p.k), capacity = same(p.number[1]), rope = same(p.number[2]);
-        rope_rows = same(p.number[3]), window = same(p.number[4]);
+        heads = p.n, kv_heads = p.number[0], dim = p.k, capacity = p.number[1], rope = same(p.number[2]);
+        rope_rows = p.number[3], window = p.number[4];
         scale = __uint_as_float(p.number[5]);
-        group = same(p.gated), block_bits = same(p.segments), value_bits = same(p.pitch);
+        group = p.gated, block_bits = p.segments, value_bits = p.pitch;
         blocks = 1u << block_bits, head = c.b >> block_bits, j = c.b & (blocks - 1), values = 1u << value_bits;
     }
     MEMBER bf16* keys(u32 slot) const { return at<bf16>(p.address[0]) + ((u64)slot * kv_heads + head) * 2 * ((u64)capacity * dim); }
-    // Cosines and sines of a lane's D values.
+    // Cosines and sines of a lane's D values: of neighbouring angles, or of pairs that share one.
     template <int D> MEMBER void turns(u32 position, u32 lane, float (&c)[D], float (&s)[D]) const {
         const u32 half = 16 * D;
 #pragma unroll
+        for (int i = 0; i < D; i++) c[i] = 1.0f, s[i] = 0.0f;
+        if (rope == ROPE_NONE) return;
+        if (same(position < rope_rows)) {
+            const u64 row = p.address[2] + 8 * (u64)(position * half);
+            if (rope == ROPE_HALVES) {
+                frame_line<D>(row + 4 * D * (lane % 16), c);
+                frame_line<D>(row + 4 * (half + D * (lane % 16)), s);
+            } else {
+                float c2[D / 2], s2[D / 2];
+                frame_line<D / 2>(row + 2 * D * lane, c2);
+                frame_line<D / 2>(row + 4 * half + 2 * D * lane, s2);
+#pragma unroll
+                for (int i = 0; i < D; i++) c[i] = c2[i / 2], s[i] = s2[i / 2];
+            }
+            return;
+        }
+#pragma unroll
         for (int i = 0; i < D; i++) {
             const u32 e = rope == ROPE_HALVES ? D * (lane % 16) + i : (D * lane + i) / 2;
-            c[i] = 1.0f, s[i] = 0.0f;
-            if (rope == ROPE_NONE) continue;
-            if (position < rope_rows) {
-                const float* row = at<const float>(p.address[2]) + (u64)position * 2 * half;
-                c[i] = row[e], s[i] = row[half + e];
-            } else {
-                const float2 turn = frame_turn(at<const float>(p.address[3])[e] * (float)position);
-                c[i] = turn.x, s[i] = turn.y;
-            }
+            const float2 turn = frame_turn(at<const float>(p.address[3])[e] * (float)position);
+            c[i] = turn.x, s[i] = turn.y;
         }
     }
     template <int D> MEMBER void weights(u64 from, u32 lane, float (&w)[D]) const {
 #pragma unroll
-        for (int i = 0; i < D; i++) w[i] = from ? at<const float>(from)[D * lane + i] : 1.0f;
+        for (int i = 0; i < D; i++) w[i] = 1.0f;
+        if (from) frame_line<D>(from + 4 * D * lane, w);
     }
     // A head's values, normed where it has weights, and turned.
     template <int D> MEMBER void turn(u32 lane, bool normed, const float (&w)[D], const float (&c)[D], const float (&s)[D], float (&x)[D]) const {
@@ -94,15 +115,15 @@ template <int D> DEV float frame_dot(const float (&q)[D], const u32 (&k)[D / 2])
     return sum;
 }
 
-// One row over a long ring: the blocks of a key head share its positions, the last one has the new one too; then each block
-// puts some of the head's values together.
+// One row over a long ring: the blocks of a key head share its positions, the last one has the new one too, unless all was there
+// before; then each block puts some of the head's values together.
 template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p, u32 index, const uint4& next) {
     const FrameAttend a(c, p);
-    const bool normed = same(p.address[4] != 0);
-    const int AHEAD = 4;
+    const bool normed = same(p.address[4] != 0), given = same(p.number[7]);
+    const int AHEAD = Q == 1 ? 8 : 4;
     const u32 lane = c.lane;
     c.learn_task(p.address[1]);
-    const u32 slot = c.task.x, position = c.task.y, first = c.task.z, past = position - first;
+    const u32 slot = c.task.x, position = c.task.y, first = c.task.z, past = (given ? c.task.w : position) - first;
     bf16* keys = a.keys(slot);
     bf16* values = keys + (u64)a.capacity * a.dim;
     const u32 each = (past + a.blocks - 1) >> a.block_bits, begin = min(a.j * each, past), end = min(begin + each, past), start = first % a.capacity;
@@ -164,7 +185,7 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
         i0 += AHEAD * FRAME_WARPS;
         if (i0 < end) load(i0);
     }
-    if (a.j == a.blocks - 1 && c.warp == FRAME_WARPS - 1) {
+    if (!given && a.j == a.blocks - 1 && c.warp == FRAME_WARPS - 1) {
         float both[2][D];
         frame_heads<D, 2>(c, p.in[0], (a.heads + a.head) * a.dim, a.kv_heads * a.dim, both);
         float(&nk)[D] = both[0], (&nv)[D] = both[1];
@@ -231,7 +252,7 @@ template <int D, int Q> DEV void frame_attend(FrameBlock& c, const FramePhase& p
         const float e = __expf(most - largest);
         x *= e, sum *= e;
         for (u32 m = a.blocks / 2; m > 0; m >>= 1) x += __shfl_xor_sync(FULL, x, m), sum += __shfl_xor_sync(FULL, sum, m);
-        if ((c.t & (a.blocks - 1)) == 0) c.put(p.out[0], a.head * a.group * a.dim + a.j * a.values + v, __fdividef(x, sum));
+        if ((c.t & (a.blocks - 1)) == 0) c.put(p.out[0], a.head * a.group * a.dim + a.j * a.values + v, __fdividef(x, fmaxf(sum, 1e-30f)));
         c.sent();
         c.learn(p.nap + 1);
     } else {

@@ -7,10 +7,7 @@
 // A part of a matrix on its way: 8 outputs of 1024 inputs in bf16.
 #define FRAME_CHUNK 16384
 #define FRAME_SLOTS 12
-// Chunks whose weights are in registers before the row is there.
-#define FRAME_HELD 6
-// Segments of a row that stay in registers, and those of a longer one that a thread asks for at once.
-#define FRAME_KEPT 3
+// Segments of a long row that a thread asks for at once.
 #define FRAME_BATCH 6
 #define FRAME_NAPS 32
 // Bins that a draw counts its numbers in: one of every thread.
@@ -28,6 +25,7 @@
 #define PHASE_ATTEND 3
 #define PHASE_ATTEND_SHORT 4
 #define PHASE_SAMPLE 5
+#define PHASE_PRODUCT_TWO 6
 
 #define FROM_PLAIN 0
 #define FROM_EXCHANGE 1
@@ -45,10 +43,10 @@ struct FramePhase {
     u32 kind, nap, fly, pace;
     u64 w;
     u32 pitch, k;
-    u32 n, gated, rows, act;
+    u32 n, gated, rows, pad;
     u64 norm;
     float eps;
-    u32 add;
+    u32 pad_too;
     u64 bias;
     u32 segments, ring;
     FrameRow in[2], old[2], out[2];
@@ -105,6 +103,12 @@ DEV uint4 frame_lds(u32 p) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(p));
     return v;
 }
+// Four neighbours that no kernel writes.
+DEV float4 frame_ldg(u64 p) {
+    float4 v;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
 DEV u32 frame_pack(float lo, float hi) {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
@@ -132,7 +136,7 @@ struct FrameBlock {
     u32 ring, xs, epoch, t, warp, lane, b, blocks, shift, slot, phase, since, flip;
     bool waited;  // whether a look came too early
     u64 known;    // which task `task` is
-    uint4 task;   // the slot, its position and the first one that it sees
+    uint4 task;   // the slot, its position, the first one that it sees and the end
     float* red;
 
     MEMBER FrameBlock(const FrameArgs& a_, FrameShared& s_) : a(a_), s(s_) {}
@@ -154,34 +158,12 @@ struct FrameBlock {
             give_up(looks);
         }
     }
-    // The warp's parts of the next `count` chunks of the ring, which it is done with then, and zeros: registers that are not always
-    // written would be held from phase to phase.
-    template <int N> MEMBER void chunks(u32 from, u32 flip_, u32 count, uint4 (&w)[N][4]) {
-        // A lane waits for each: these waits take as long as one.
-        u32 own = slot + lane, parity = phase;
-        if (own >= a.slots) own -= a.slots, parity ^= 1;
-        if (lane < count) await(frame_shared(s.full + own), parity);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (i < count) {
-                const u32 at = ring + slot * FRAME_CHUNK + from;
-                w[i][0] = frame_lds(at + flip_), w[i][1] = frame_lds(at + flip_ + 8192);
-                w[i][2] = frame_lds(at + (flip_ ^ 64)), w[i][3] = frame_lds(at + (flip_ ^ 64) + 8192);
-                if (++slot == a.slots) slot = 0, phase ^= 1;
-            } else {
-                w[i][0] = w[i][1] = w[i][2] = w[i][3] = {};
-            }
-        }
-        __syncwarp();
-        if (lane < count) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(frame_shared(s.empty + own)) : "memory");
-    }
     MEMBER void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-    // The slot, its position and the first one that it sees: layers after each other have the same.
+    // The slot, its position and what it sees: layers after each other have the same.
     MEMBER void learn_task(u64 place) {
         if (same((u32)(place ^ known)) == 0) return;
         const uint4 t0 = *at<const uint4>(place), t1 = *at<const uint4>(place + 16);
-        known = place, task = {same(t0.z), same(t0.w), same(t1.x), 0};
+        known = place, task = {same(t0.z), same(t0.w), same(t1.x), same(t1.y)};
     }
     // The block's results are on their way.
     MEMBER void sent() { since = frame_clock(); }
@@ -217,20 +199,23 @@ struct FrameBlock {
             }
             return __uint_as_float(word & ~1u);
         }
-        const u64 row = (how & 3) == FROM_PLAIN ? 0 : (u64)s.token * from.area;
-        if ((how & 3) == FROM_TABLE_BF16) return widen(at<const bf16>(from.at)[row + i]);
+        return there(from, i);
+    }
+    // A value of a row of a table, or of one that was there before the program.
+    MEMBER float there(const FrameRow& from, u32 i) const {
+        const u64 row = (from.how & 3) == FROM_PLAIN ? 0 : (u64)s.token * from.area;
+        if ((from.how & 3) == FROM_TABLE_BF16) return widen(at<const bf16>(from.at)[row + i]);
         return at<const float>(from.at)[row + i];
     }
-    // A value that this block made before, as it is there now, and that value: the look that finds it was most often the first.
-    MEMBER u32 glance(const FrameRow& from, u32 i) {
-        u32 word = 0;
-        if (same(from.how & 3) == FROM_EXCHANGE)
-            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(ex + from.area + i) : "memory");
+    // An exchanged value that this block made before, as it is there now, and that value: the look that finds it was most often the
+    // first.
+    MEMBER u32 glance(const FrameRow& from, u32 i) const {
+        u32 word;
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(ex + from.area + i) : "memory");
         return word;
     }
     MEMBER float seen(u32 word, const FrameRow& from, u32 i) {
-        const u32 how = same(from.how);
-        if ((how & 3) == FROM_EXCHANGE && !__any_sync(FULL, (word & 1) != flag(how))) return __uint_as_float(word & ~1u);
+        if (!__any_sync(FULL, (word & 1) != flag(from.how))) return __uint_as_float(word & ~1u);
         return look(from, i);
     }
     // Some values that others may still be making, at several places.

@@ -71,10 +71,7 @@ DEV void frame_other(FrameBlock& c, u32 index, const uint4& next) {
     const FramePhase& p = *reinterpret_cast<const FramePhase*>(c.s.phases[index % 3]);
     const u32 queries = same(p.gated), width = same(p.k);
     switch (same(p.kind)) {
-        case PHASE_PRODUCT:
-            if (same(p.segments) <= FRAME_KEPT) frame_product<2, true>(c, p, index, next);
-            else frame_product<2, false>(c, p, index, next);
-            break;
+        case PHASE_PRODUCT_TWO: frame_product<2>(c, p, index, next); break;
         case PHASE_EMBED: frame_embed(c, p, index, next); break;
         case PHASE_NORM: frame_norm(c, p, index, next); break;
         case PHASE_ATTEND:
@@ -87,7 +84,10 @@ DEV void frame_other(FrameBlock& c, u32 index, const uint4& next) {
             if (width == 128) frame_attend_short<4>(c, p, index, next);
             else frame_attend_short<2>(c, p, index, next);
             break;
-        default: frame_draw(c, p, index, next);
+        default:
+            if (same(p.n) <= 2048) frame_draw<2>(c, p, index, next);
+            else if (same(p.n) <= 3072) frame_draw<3>(c, p, index, next);
+            else frame_draw<8>(c, p, index, next);
     }
 }
 
@@ -96,12 +96,8 @@ DEV void frame_run(FrameBlock& c) {
         const FramePhase& p = *reinterpret_cast<const FramePhase*>(c.s.phases[index % 3]);
         c.forget();
         const uint4 next = frame_next(c, index);
-        if (same(p.kind == PHASE_PRODUCT && p.rows == 1)) {
-            if (same(p.segments) <= FRAME_KEPT) frame_product<1, true>(c, p, index, next);
-            else frame_product<1, false>(c, p, index, next);
-        } else {
-            frame_other(c, index, next);
-        }
+        if (same(p.kind) == PHASE_PRODUCT) frame_product<1>(c, p, index, next);
+        else frame_other(c, index, next);
     }
 }
 
@@ -124,7 +120,7 @@ DEV void frame_feed(FrameBlock& c) {
         const u32 pitch = __shfl_sync(FULL, v.z, 1), k = __shfl_sync(FULL, v.w, 1);
         const u32 n = __shfl_sync(FULL, v.x, 2), gated = __shfl_sync(FULL, v.y, 2), segments = __shfl_sync(FULL, v.z, 4);
         v = ahead;
-        if (kind != PHASE_PRODUCT) continue;
+        if (kind != PHASE_PRODUCT && kind != PHASE_PRODUCT_TWO) continue;
         const uint2 share = frame_share(c, n);
         for (u32 group = share.x; group < share.y; group++)
             for (u32 half = 0; half <= gated; half++)
