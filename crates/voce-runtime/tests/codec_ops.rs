@@ -209,19 +209,30 @@ fn activated_rows_that_products_alone_read_give_the_same_product() {
 
 #[test]
 fn a_unit_of_periodic_activations_is_its_ops_where_an_executor_has_it() {
-    // (width, dilation, rows of each step): whole tiles, several tiles and parts of one; rows so wide that few are not worth it.
-    let cases = [
-        (96, 1, vec![16, 272, 16]),
-        (96, 9, vec![144, 32]),
-        (192, 3, vec![80, 16]),
-        (192, 9, vec![16, 48]),
-        (384, 1, vec![208]),
+    // (width, dilation, rows of each step, and of another slot): whole tiles, several tiles and parts of one; rows so wide that few
+    // are not worth it.
+    let few = [
+        (96, 1, vec![16, 272, 16], 16),
+        (96, 9, vec![144, 32], 16),
+        (192, 3, vec![80, 16], 16),
+        (192, 9, vec![16, 48], 16),
+        (384, 1, vec![208], 16),
+    ];
+    // A tile for every multiprocessor of a GPU: spans that are whole tiles, that are not, and a step that is shorter than the past.
+    let many = [
+        (96, 1, vec![4480, 4480], 4480),
+        (96, 9, vec![8000, 48, 8000], 80),
+        (192, 9, vec![6000, 6000], 3000),
+        (192, 3, vec![4480, 16], 4480),
+        (384, 9, vec![6400, 6400], 160),
+        (384, 1, vec![4480], 4480),
     ];
     let taps = 7;
     each_exec(|exec, name| {
         let (arena, mut rng) = (arena(exec), Rng(77));
-        for (width, dilation, steps) in &cases {
-            let (width, dilation) = (*width, *dilation);
+        let large = exec.processors().is_some_and(|p| p >= 64);
+        for (width, dilation, steps, other) in few.iter().chain(many.iter().filter(|_| large)) {
+            let (width, dilation, other) = (*width, *dilation, *other);
             let mut pack = |k: usize| {
                 let w: Vec<f32> = rng.vec(width * k).iter().map(|w| w / (k as f32).sqrt()).collect();
                 Matrix::pack(&arena, Format::Bf16, width, k, &w).unwrap()
@@ -237,8 +248,8 @@ fn a_unit_of_periodic_activations_is_its_ops_where_an_executor_has_it() {
             };
             let mut states = [ConvState::new(spec), ConvState::new(spec)];
             for &rows in steps {
-                let spans = [Span { slot: 2, rows: 16 }, Span { slot: 0, rows }];
-                let rows = rows + 16;
+                let spans = [Span { slot: 2, rows: other }, Span { slot: 0, rows }];
+                let rows = rows + other;
                 let mut x = rng.buffer(rows, width);
                 let [mut one, mut active, mut hidden] = std::array::from_fn(|_| Buffer::new(rows, width));
                 let op = ResidualOp {
@@ -255,7 +266,7 @@ fn a_unit_of_periodic_activations_is_its_ops_where_an_executor_has_it() {
                 };
                 if !exec.residual(&op, &mut states[0], &mut one) {
                     assert!(exec.shares_memory() || width > 192, "{name} {width}");
-                    return;
+                    break;
                 }
                 exec.snake(snakes[0], &x, rows, &mut active);
                 let conv = ConvOp {

@@ -112,6 +112,11 @@ impl DeviceInfo {
     pub fn has_fp8(&self) -> bool {
         self.capability >= (8, 9)
     }
+
+    /// Whether warpgroups multiply what is in shared memory: Hopper alone, and no emulation of it.
+    pub(crate) fn has_warpgroups(&self) -> bool {
+        self.capability == (9, 0) && self.cooperative
+    }
 }
 
 impl fmt::Display for DeviceInfo {

@@ -1,6 +1,6 @@
 //! Weight matrices on a device: rows of outputs, padded to whole 16-byte pieces.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::fp8::SIXTEEN;
 use super::{Cuda, CudaError, Device, Memory, bytes};
@@ -13,8 +13,29 @@ use crate::simd::lanes::round_bf16;
 #[derive(Clone)]
 pub(crate) struct DeviceMatrix {
     parts: Arc<(Memory, Option<Memory>)>,
+    /// The same weights as panels, once they were asked for.
+    panels: Arc<OnceLock<Memory>>,
     /// Values from one output's weights to the next's.
     pub(crate) stride: usize,
+}
+
+/// Weights as products of warpgroups take them: `[outputs / part][k / 8][part][8]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Panels {
+    /// Outputs that lie together.
+    pub part: usize,
+    /// Of every 16 outputs those that a thread has, four neighbours, lie where its sums are.
+    pub by_thread: bool,
+}
+
+impl Panels {
+    /// The output at a place of its part.
+    fn output(self, place: usize) -> usize {
+        match self.by_thread {
+            true => place / 16 * 16 + place % 8 / 2 * 4 + place / 8 % 2 * 2 + place % 2,
+            false => place,
+        }
+    }
 }
 
 /// Values per 16 bytes.
@@ -62,7 +83,7 @@ impl DeviceMatrix {
         let store = |data: &[u8], scales: Option<&[u8]>| {
             let data = device.store(data)?;
             let scales = scales.map(|s| device.store(s)).transpose()?;
-            Ok::<_, CudaError>(Self { parts: Arc::new((data, scales)), stride })
+            Ok::<_, CudaError>(Self { parts: Arc::new((data, scales)), panels: Arc::default(), stride })
         };
         let row = |i: usize| &weights[i * k..(i + 1) * k];
         match format {
@@ -109,12 +130,35 @@ impl DeviceMatrix {
     /// What stands for a matrix that found no memory: no op that reads it runs.
     pub(crate) fn nothing(device: &Arc<Device>, format: Format, k: usize) -> Self {
         let nothing = Memory { device: device.clone(), at: 0, bytes: 0 };
-        Self { parts: Arc::new((nothing, None)), stride: k.next_multiple_of(piece(format)) }
+        let stride = k.next_multiple_of(piece(format));
+        Self { parts: Arc::new((nothing, None)), panels: Arc::default(), stride }
     }
 
     /// Where the weights are.
     pub(crate) fn at(&self) -> u64 {
         self.parts.0.at
+    }
+
+    /// Where the bf16 weights of `n` outputs are as panels, which are made when they are first asked for.
+    pub(super) fn panels(&self, n: usize, order: Panels) -> Result<u64, CudaError> {
+        if let Some(made) = self.panels.get() {
+            return Ok(made.at);
+        }
+        let memory = &self.parts.0;
+        let mut data = vec![0u8; 2 * n * self.stride];
+        memory.device.load(memory.at, &mut data)?;
+        let mut panels = Vec::with_capacity(data.len());
+        for part in 0..n / order.part {
+            for column in (0..self.stride).step_by(8) {
+                for place in 0..order.part {
+                    let output = part * order.part + order.output(place);
+                    let at = 2 * (output * self.stride + column);
+                    panels.extend_from_slice(&data[at..at + 16]);
+                }
+            }
+        }
+        let made = memory.device.store(&panels)?;
+        Ok(self.panels.get_or_init(|| made).at)
     }
 
     /// Where the outputs' scales are, or 0.
@@ -182,5 +226,38 @@ impl Cuda {
     pub(crate) fn lacks_matrix(&mut self, format: Format, k: usize, why: CudaError) -> DeviceMatrix {
         self.queue.fail(why);
         DeviceMatrix::nothing(self.device(), format, k)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_have_every_weight_once_where_a_thread_looks_for_it() {
+        let device = Device::emulated().unwrap();
+        let (n, k) = (32, 24);
+        let value = |n: usize, k: usize| ((24 * n + k) % 251) as f32;
+        let weights: Vec<f32> = (0..n * k).map(|i| value(i / k, i % k)).collect();
+        for (part, by_thread) in [(32, false), (16, true)] {
+            let matrix = DeviceMatrix::store(&device, Format::Bf16, n, k, &weights).unwrap();
+            let at = matrix.panels(n, Panels { part, by_thread }).unwrap();
+            assert_eq!(matrix.panels(n, Panels { part, by_thread }).unwrap(), at, "they are made once");
+            let mut data = vec![0u8; 2 * n * k];
+            device.load(at, &mut data).unwrap();
+            let found = |i: usize| {
+                f32::from_bits(u32::from(u16::from_le_bytes([data[2 * i], data[2 * i + 1]])) << 16)
+            };
+            for i in 0..n * k {
+                let (inner, place) = (i % 8, i / 8 % part);
+                let (column, own) = (i / (8 * part) % (k / 8), i / (k * part));
+                // Sums of places 8 j + 2 t and 8 j + 2 t + 1 are those of a thread t, for all j.
+                let output = match by_thread {
+                    true => 4 * (place % 8 / 2) + 2 * (place / 8) + place % 2,
+                    false => place,
+                };
+                assert_eq!(found(i), value(own * part + output, 8 * column + inner), "{part} {i}");
+            }
+        }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("conv.cu", include_str!("kernels/conv.cu")),
     ("residual.cu", include_str!("kernels/residual.cu")),
     ("unit.cu", include_str!("kernels/unit.cu")),
+    ("unit_groups.cu", include_str!("kernels/unit_groups.cu")),
     ("pointwise.cu", include_str!("kernels/pointwise.cu")),
     ("select.cu", include_str!("kernels/select.cu")),
     ("greedy.cu", include_str!("kernels/transducer/greedy.cu")),
@@ -162,7 +163,14 @@ kernels! {
     CONV_LINE_WIDE = "conv_line_wide" (super::conv::ThinConvArgs),
     UNIT_96 = "unit_96" (super::unit::UnitArgs),
     UNIT_192 = "unit_192" (super::unit::UnitArgs),
+    UNIT_96_FEW = "unit_96_few" (super::unit::UnitArgs),
+    UNIT_96_SOME = "unit_96_some" (super::unit::UnitArgs),
+    UNIT_192_FEW = "unit_192_few" (super::unit::UnitArgs),
+    UNIT_192_SOME = "unit_192_some" (super::unit::UnitArgs),
     UNIT_384 = "unit_384" (super::unit::UnitArgs),
+    UNIT_GROUPS_96 = "unit_groups_96" (super::unit::UnitArgs),
+    UNIT_GROUPS_192 = "unit_groups_192" (super::unit::UnitArgs),
+    UNIT_GROUPS_384 = "unit_groups_384" (super::unit::UnitArgs),
     RESIDUAL_32 = "residual_32" (super::residual::ResidualArgs),
     RESIDUAL_64 = "residual_64" (super::residual::ResidualArgs),
     RESIDUAL_128 = "residual_128" (super::residual::ResidualArgs),
@@ -244,13 +252,14 @@ pub(crate) struct Unit {
 }
 
 /// Files with kernels, and in how many parts each is compiled.
-const SHARES: [(&str, usize); 20] = [
+const SHARES: [(&str, usize); 21] = [
     ("residual.cu", 4),
     ("attention.cu", 10),
     ("linear.cu", 8),
     ("conv.cu", 2),
     ("row.cu", 1),
     ("unit.cu", 3),
+    ("unit_groups.cu", 3),
     ("attention_tile.cu", 2),
     ("attention_row.cu", 1),
     ("linear_fp8.cu", 1),

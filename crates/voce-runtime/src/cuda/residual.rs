@@ -16,9 +16,9 @@ const VALUES: usize = 8192;
 pub(crate) struct ResidualArgs {
     pub(super) stream: StreamArgs,
     out: Address,
-    first: Address,
+    pub(super) first: Address,
     first_bias: Address,
-    second: Address,
+    pub(super) second: Address,
     second_bias: Address,
     first_stride: u32,
     second_stride: u32,

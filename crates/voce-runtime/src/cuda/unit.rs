@@ -1,14 +1,19 @@
 //! Residual units of periodic activations on the device: two convolutions and the sum in one kernel.
 
 use super::Cuda;
-use super::choice::{self, Unit};
+use super::choice::{self, GROUP_ROWS, Unit, UnitGroups};
 use super::driver::{Address, Shape};
+use super::matrix::Panels;
 use super::queue::Args;
 use super::residual::ResidualArgs;
 use crate::exec::{Buffer, ConvState, ResidualOp, Snake};
 
 /// Values beyond a row's own between rows in shared memory: as in `unit.cu`.
 const PAD: usize = 8;
+
+/// Bytes of marks in shared memory, and taps that there is room for: as in `unit_groups.cu`.
+const MARKS: usize = 256;
+const MOST_TAPS: usize = 16;
 
 /// Arguments of `unit_*`: those of a block, and the parameters of the activation between its convolutions.
 #[derive(Clone, Copy)]
@@ -32,6 +37,9 @@ impl Cuda {
         out: &mut Buffer,
     ) -> bool {
         let (width, history) = (op.x.cols(), state.spec.history);
+        if let Some(found) = self.groups_for(op, history) {
+            return self.unit_by_groups(op, [before, between], state, out, found);
+        }
         if self.queue.rehearsal.is_some() && !choice::always_unit(width) {
             // Fewer rows are the library's, which takes more memory.
             return false;
@@ -56,6 +64,57 @@ impl Cuda {
         let args = UnitArgs { block, rate: self.constant(between.rate), gain: self.constant(between.gain) };
         let grid = [block.blocks + block.stream.keep_blocks_of(threads), 1, 1];
         self.queue.launch(kernel, Shape { grid, block: threads, shared: shared as u32 }, &args);
+        true
+    }
+    /// The kernel by products of warpgroups, if the device has them and it is worth it for these rows.
+    fn groups_for(&mut self, op: &ResidualOp<'_>, history: usize) -> Option<UnitGroups> {
+        let info = self.device().info();
+        let (has, processors) = (info.has_warpgroups(), info.processors as usize);
+        let rows: usize = op.spans.iter().map(|s| s.rows).sum();
+        let unit = Self::unit(op.spans) as usize;
+        let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
+        let tiles = rows / unit * unit.div_ceil(GROUP_ROWS);
+        choice::unit_groups(formats, op.x.cols(), hidden, history, tiles, processors)
+            .filter(|_| has && history == (op.taps - 1) * op.dilation && op.taps < MOST_TAPS)
+    }
+
+    /// Runs a unit by products of warpgroups: each has a run of tiles, and keeps the past rows of spans that end in them.
+    fn unit_by_groups(
+        &mut self,
+        op: &ResidualOp<'_>,
+        [before, between]: [Snake<'_>; 2],
+        state: &mut ConvState,
+        out: &mut Buffer,
+        UnitGroups { kernel, groups, part, whole }: UnitGroups,
+    ) -> bool {
+        let (width, history) = (op.x.cols(), state.spec.history);
+        let info = self.device().info();
+        let (processors, most) = (info.processors, info.shared);
+        let orders = [Panels { part: width, by_thread: false }, Panels { part, by_thread: true }];
+        let made = [(op.first, orders[0]), (op.second, orders[1])]
+            .map(|(w, order)| self.weights(w).panels(width, order));
+        let [Ok(first), Ok(second)] = made else {
+            // There is a kernel that takes them as they are, and a library.
+            made.into_iter().filter_map(Result::err).for_each(|e| self.queue.fail(e));
+            return false;
+        };
+        if self.queue.rehearsal.is_some() && !choice::always_unit(width) {
+            // Fewer rows are the library's, which takes more memory.
+            return false;
+        }
+        let mut block = self.residual_args(op, state, out, GROUP_ROWS);
+        block.stream = block.stream.snaked(self.constant(before.rate), self.constant(before.gain));
+        (block.first, block.second) = (first, second);
+        let args = UnitArgs { block, rate: self.constant(between.rate), gain: self.constant(between.gain) };
+        let shared = if whole {
+            let pitch = (GROUP_ROWS + history + 3) / 8 * 8 + 4;
+            let weights = 2 * (op.taps + 1) * width * width;
+            (MARKS + 6 * 4 * width + groups * width / 8 * pitch * 16 + weights) as u32
+        } else {
+            most
+        };
+        let grid = [block.blocks.div_ceil(groups as u32).min(processors), 1, 1];
+        self.queue.launch(kernel, Shape { grid, block: 384, shared }, &args);
         true
     }
 }

@@ -93,6 +93,40 @@ pub(in crate::cuda) struct Unit {
     pub threads: u32,
 }
 
+/// The same by products of warpgroups: how many of them a block has, the outputs of the second product at a time, and whether all
+/// weights stay in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cuda) struct UnitGroups {
+    pub kernel: KernelOf<UnitArgs>,
+    pub groups: usize,
+    pub part: usize,
+    pub whole: bool,
+}
+
+/// Rows of a tile of a warpgroup, and past rows that it has room for.
+pub(in crate::cuda) const GROUP_ROWS: usize = 64;
+const MOST_PAST: usize = 64;
+
+/// The kernel of a unit whose products are those of warpgroups, where a device has them and there are enough `tiles`.
+pub(in crate::cuda) fn unit_groups(
+    formats: [Format; 2],
+    width: usize,
+    hidden: usize,
+    history: usize,
+    tiles: usize,
+    processors: usize,
+) -> Option<UnitGroups> {
+    if formats != [Format::Bf16; 2] || hidden != width || history > MOST_PAST || tiles < processors {
+        return None;
+    }
+    match width {
+        96 => Some(UnitGroups { kernel: program::UNIT_GROUPS_96, groups: 3, part: 96, whole: true }),
+        192 => Some(UnitGroups { kernel: program::UNIT_GROUPS_192, groups: 2, part: 192, whole: false }),
+        384 => Some(UnitGroups { kernel: program::UNIT_GROUPS_384, groups: 2, part: 64, whole: false }),
+        _ => None,
+    }
+}
+
 /// The kernel of a unit in bf16 whose hidden rows are as wide as the others, if there is one; `rows` are all of them, and what all
 /// spans are multiples of.
 pub(in crate::cuda) fn unit(
@@ -105,15 +139,27 @@ pub(in crate::cuda) fn unit(
     if formats != [Format::Bf16; 2] || hidden != width || rows[1] < LEAST_UNIT {
         return None;
     }
+    let tiles = |tile: usize| rows[0] / rows[1] * rows[1].div_ceil(tile);
     let found = match width {
+        96 if tiles(16) <= processors => {
+            Unit { kernel: program::UNIT_96_FEW, rows: 16, chunk: 96, threads: 192 }
+        }
+        96 if tiles(32) <= 2 * processors => {
+            Unit { kernel: program::UNIT_96_SOME, rows: 32, chunk: 96, threads: 192 }
+        }
         96 => Unit { kernel: program::UNIT_96, rows: 128, chunk: 96, threads: 192 },
+        192 if tiles(16) <= processors => {
+            Unit { kernel: program::UNIT_192_FEW, rows: 16, chunk: 192, threads: 384 }
+        }
+        192 if tiles(32) <= processors => {
+            Unit { kernel: program::UNIT_192_SOME, rows: 32, chunk: 192, threads: 384 }
+        }
         192 => Unit { kernel: program::UNIT_192, rows: 128, chunk: 32, threads: 192 },
         384 => Unit { kernel: program::UNIT_384, rows: 64, chunk: 32, threads: 384 },
         _ => return None,
     };
     // A tile of wide rows takes long: where there are few of them, the library spreads the work further.
-    let tiles = rows[0] / rows[1] * rows[1].div_ceil(found.rows);
-    (always_unit(width) || tiles >= processors).then_some(found)
+    (always_unit(width) || tiles(found.rows) >= processors).then_some(found)
 }
 
 /// Whether a unit of this width does not depend on how many rows there are.
@@ -197,8 +243,13 @@ mod tests {
         let both = [Format::Bf16; 2];
         // Width, hidden, all rows, rows of a span: kernel.
         let table = [
-            (96, 96, 1920, 1920, Some("unit_96")),
-            (192, 192, 640, 640, Some("unit_192")),
+            (96, 96, 1920, 1920, Some("unit_96_few")),
+            (96, 96, 4 * 1920, 4 * 1920, Some("unit_96_some")),
+            (96, 96, 5 * 1920, 5 * 1920, Some("unit_96")),
+            (96, 96, 64 * 1920, 1920, Some("unit_96")),
+            (192, 192, 640, 640, Some("unit_192_few")),
+            (192, 192, 4 * 640, 4 * 640, Some("unit_192_some")),
+            (192, 192, 7 * 640, 7 * 640, Some("unit_192")),
             (192, 96, 640, 640, None),
             (128, 128, 640, 640, None),
             (96, 96, 15, 15, None),
@@ -212,5 +263,19 @@ mod tests {
         }
         assert_eq!(unit([Format::Bf16, Format::F32], 96, 96, [1920, 1920], 132), None);
         assert!(always_unit(192) && !always_unit(384));
+        // Width, hidden, past rows, tiles: kernel.
+        let table = [
+            (96, 96, 54, 132, Some("unit_groups_96")),
+            (96, 96, 54, 131, None),
+            (96, 96, 65, 1000, None),
+            (192, 192, 6, 1000, Some("unit_groups_192")),
+            (384, 384, 54, 192, Some("unit_groups_384")),
+            (384, 192, 54, 192, None),
+            (768, 768, 54, 192, None),
+        ];
+        for (width, hidden, history, tiles, name) in table {
+            let found = unit_groups(both, width, hidden, history, tiles, 132).map(|u| u.kernel.name());
+            assert_eq!(found, name, "{width} {hidden} {history} {tiles}");
+        }
     }
 }

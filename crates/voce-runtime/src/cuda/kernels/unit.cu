@@ -144,4 +144,9 @@ template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(cons
 
 KERNEL_DENSE(unit_96, UnitArgs, 192, 2) { unit<96, 128, 96, 4, 4>(a); }
 KERNEL_DENSE(unit_192, UnitArgs, 192, 2) { unit<192, 128, 32, 4, 8>(a); }
+// Few rows: short tiles, so that all multiprocessors have one, and larger chunks, of which fewer are waited for.
+KERNEL_DENSE(unit_96_few, UnitArgs, 192, 2) { unit<96, 16, 96, 1, 2>(a); }
+KERNEL_DENSE(unit_96_some, UnitArgs, 192, 2) { unit<96, 32, 96, 2, 2>(a); }
+KERNEL_DENSE(unit_192_few, UnitArgs, 384, 1) { unit<192, 16, 192, 1, 2>(a); }
+KERNEL_DENSE(unit_192_some, UnitArgs, 384, 1) { unit<192, 32, 192, 2, 2>(a); }
 KERNEL_DENSE(unit_384, UnitArgs, 384, 1) { unit<384, 64, 32, 4, 4>(a); }
