@@ -90,6 +90,20 @@ def stt(a, folder, dump, tmp):
     yield {"part": "tokens"} | choices(got[None], dump["tokens"][None], dump["margin"][None])
 
 
+def tts(a, folder, dump, tmp):
+    text = json.loads((folder / "trace.json").read_text())["text"]
+    voce(a, "say", "--model", folder, "--voice", folder / "voices" / "anna.wav.abcd@7.safetensors", "--temperature", 0, "--cfg", 2,
+         "--codes", tmp / "said.safetensors", "-o", tmp / "said.wav", text)
+    got, want = load_file(tmp / "said.safetensors")["codes"], dump["say/codes"]
+    line = {"part": "say", "margin": float(dump["say/margin"].min())} | choices(got, want, dump["say/margin"])
+    # The package stops with the longest delay still under way, so that the program says that many frames more.
+    line["frames_said"] = got.shape[-1]
+    if line["same"] == line["of"]:
+        line |= sound(read_wav(tmp / "said.wav"), dump["say/audio"].clip(-0.99, 0.99))
+    yield line
+    yield check_codec(a, folder / "mimi.safetensors", want, dump["say/audio"], "codec decoder", tmp)
+
+
 def qwen(a, folder, dump, tmp):
     report = json.loads((folder / "dump.json").read_text())
     yield check_codec(a, folder, dump["dec/codes"], dump["dec/audio"], "codec decoder", tmp)
@@ -120,7 +134,7 @@ def main():
     for folder in a.folders:
         folder, dump = folder.resolve(), load_file(folder / "dump.safetensors")
         config = json.loads((folder / "config.json").read_text()) if (folder / "config.json").exists() else {"model_type": "mimi"}
-        check = {"mimi": mimi, "stt": stt, "qwen3_tts": qwen}.get(config["model_type"])
+        check = {"mimi": mimi, "stt": stt, "tts": tts, "qwen3_tts": qwen}.get(config["model_type"])
         if not check:
             print(f"{folder.name}: only full_size.rs compares a '{config['model_type']}' model")
             continue

@@ -4,7 +4,7 @@
 
 A folder is one of those that the other scripts make (README.md), with the published sizes; weights are bf16, as published,
 those of the codec and of conditions f32. Choices are no farther apart than chance has them: `margin` says how far.
-Memory: 2 GiB for the codec, 7 GiB for stt-1b, 11 GiB for tts-1.6b, 16 GiB for stt-2.6b.
+Memory: 2 GiB for the codec, 7 GiB for stt-1b; with mapped files 15 GiB for tts-1.6b and 21 GiB for stt-2.6b.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import wave
 from pathlib import Path
 
+import sentencepiece
 import torch
 from moshi.conditioners import ConditionAttributes, TensorCondition
 from moshi.models import loaders
@@ -57,6 +58,7 @@ TTS = dict(
            "cross": ["speaker_wavs"]})
 TTS_EXTRA = {"audio_delay": 1.28, "second_stream_ahead": 2}
 SPEAKERS, POSITIONS = 5, 125
+TEXT = "Hello there, a tiny test."
 NAMES = {"mimi_name": "mimi.safetensors", "moshi_name": "model.safetensors", "tokenizer_name": "tokenizer.model"}
 
 
@@ -120,8 +122,30 @@ def stt(out: Path, name: str, gen: torch.Generator, frames: int) -> dict:
     return {"steps": len(run["tokens"]), "margin": float(run["margin"].min())}
 
 
+def say(lm, sound_model, tokenizer: Path, voice: Path, delay: int) -> dict:
+    """A whole text with a voice's file, with the package's own settings: codes, the margin of each, samples."""
+    sound_model.set_num_codebooks(TTS["n_q"])
+    model = TTSModel(lm=lm, mimi=sound_model, tokenizer=sentencepiece.SentencePieceProcessor(str(tokenizer)), voice_suffix="",
+                     voice_repo="", machine=StateMachine(TokenIds(lm.text_card + 1), TTS_EXTRA["second_stream_ahead"], 8, 2),
+                     delay_steps=delay, temp=0.0, n_q=TTS["n_q"], max_gen_length=200)
+    taps = Taps(lm)
+    result = model.generate([model.prepare_script([TEXT], padding_between=1)],
+                            [model.make_condition_attributes([voice], cfg_coef=2.0)], use_sampling=False)
+    taps.close()
+    codes = torch.cat(result.frames, -1)[0, 1:, delay:]
+    logits = torch.stack([torch.stack(step, 1) for step in taps.depth])[:, 0]
+    # Code `k` of a frame is drawn as many steps after it as its delay has.
+    delays, frames = TTS["delays"][1:], codes.shape[-1]
+    drawn = torch.stack([logits[late:late + frames, k] for k, late in enumerate(delays)])
+    assert torch.equal(drawn.argmax(-1), codes), "these are not the logits of the codes"
+    two = drawn.topk(2, dim=-1).values
+    with sound_model.streaming(1):
+        pcm = [sound_model.decode(codes[None, :, t:t + 1]).clone() for t in range(frames)]
+    return {"say/codes": codes.int(), "say/margin": two[..., 0] - two[..., 1], "say/audio": torch.cat(pcm, -1)[0, 0]}
+
+
 def tts(out: Path, gen: torch.Generator, frames: int) -> dict:
-    codec(out, gen)
+    sound_model = codec(out, gen)
     lm = loaders.get_moshi_lm(None, copy.deepcopy(TTS), dtype=torch.float32)
     randomise_lm(lm, gen)
     lm.text_linear.weight[[0, 3]] *= 6
@@ -144,13 +168,16 @@ def tts(out: Path, gen: torch.Generator, frames: int) -> dict:
     taps.close()
     dump = dict(taps.tensors(), frames=torch.cat(result.frames, -1).int())
     dump["source"] = lm.fuser.get_cross(lm.condition_provider.prepare_and_provide(attributes))
-    save(out / "dump.safetensors", dump)
-    save(out / "voices" / "anna.wav.abcd@7.safetensors", {"speaker_wavs": voice[:1]})
+    anna = out / "voices" / "anna.wav.abcd@7.safetensors"
+    save(anna, {"speaker_wavs": voice[:1]})
     pieces.write(out / "tokenizer.model", TTS["text_card"])
+    said = say(lm, sound_model, out / "tokenizer.model", anna, delay)
+    save(out / "dump.safetensors", dump | said)
     save_json(out / "config.json", dict(TTS, **NAMES, model_type="tts", tts_config=TTS_EXTRA, model_id={"sig": "abcd", "epoch": 7},
                                         mimi_config_name="mimi_config.json"))
-    save_json(out / "trace.json", {"delay_steps": delay, "cfg": ["2.0"]})
-    return {"steps": len(dump["inputs"]), "margin": margin(dump["depth_logits"])}
+    save_json(out / "trace.json", {"delay_steps": delay, "cfg": ["2.0"], "text": TEXT})
+    return {"steps": len(dump["inputs"]), "margin": margin(dump["depth_logits"]), "said": said["say/codes"].shape[-1],
+            "say_margin": float(said["say/margin"].min())}
 
 
 def main():

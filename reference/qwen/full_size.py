@@ -4,7 +4,7 @@
 
 The folder is one of make_fixtures.py (README.md) with the published sizes: 151,936 text tokens, 2048 codes, the 12Hz
 codec. Greedy choices are no farther apart than chance has them; `dump.json` has the smallest distance of each run.
-A 0.6B model takes 8 GiB of memory and a minute or two, a 1.7B one 14 GiB.
+A 0.6B model takes 8 GiB of memory and a minute or two, a 1.7B one 14 GiB, 19 with mapped files.
 """
 
 import argparse
