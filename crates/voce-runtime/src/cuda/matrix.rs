@@ -14,7 +14,7 @@ use crate::simd::lanes::round_bf16;
 pub(crate) struct DeviceMatrix {
     parts: Arc<(Memory, Option<Memory>)>,
     /// The same weights as panels, once they were asked for.
-    panels: Arc<OnceLock<Memory>>,
+    panels: Arc<OnceLock<(Panels, Memory)>>,
     /// Values from one output's weights to the next's.
     pub(crate) stride: usize,
 }
@@ -141,8 +141,9 @@ impl DeviceMatrix {
 
     /// Where the bf16 weights of `n` outputs are as panels, which are made when they are first asked for.
     pub(super) fn panels(&self, n: usize, order: Panels) -> Result<u64, CudaError> {
-        if let Some(made) = self.panels.get() {
-            return Ok(made.at);
+        if let Some((made, memory)) = self.panels.get() {
+            assert_eq!(*made, order, "a matrix has one order of panels");
+            return Ok(memory.at);
         }
         let memory = &self.parts.0;
         let mut data = vec![0u8; 2 * n * self.stride];
@@ -158,7 +159,7 @@ impl DeviceMatrix {
             }
         }
         let made = memory.device.store(&panels)?;
-        Ok(self.panels.get_or_init(|| made).at)
+        Ok(self.panels.get_or_init(|| (order, made)).1.at)
     }
 
     /// Where the outputs' scales are, or 0.

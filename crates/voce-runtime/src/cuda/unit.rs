@@ -11,9 +11,8 @@ use crate::exec::{Buffer, ConvState, ResidualOp, Snake};
 /// Values beyond a row's own between rows in shared memory: as in `unit.cu`.
 const PAD: usize = 8;
 
-/// Bytes of marks in shared memory, and taps that there is room for: as in `unit_groups.cu`.
-const MARKS: usize = 256;
-const MOST_TAPS: usize = 16;
+/// Threads of a block of `unit_groups_*`.
+const GROUPS_THREADS: u32 = 384;
 
 /// Arguments of `unit_*`: those of a block, and the parameters of the activation between its convolutions.
 #[derive(Clone, Copy)]
@@ -66,16 +65,20 @@ impl Cuda {
         self.queue.launch(kernel, Shape { grid, block: threads, shared: shared as u32 }, &args);
         true
     }
-    /// The kernel by products of warpgroups, if the device has them and it is worth it for these rows.
-    fn groups_for(&mut self, op: &ResidualOp<'_>, history: usize) -> Option<UnitGroups> {
+
+    /// The kernel by products of warpgroups with its shared memory, if the device has them and it is worth it for these rows.
+    fn groups_for(&self, op: &ResidualOp<'_>, history: usize) -> Option<(UnitGroups, usize)> {
         let info = self.device().info();
-        let (has, processors) = (info.has_warpgroups(), info.processors as usize);
+        if !info.has_warpgroups() || history != (op.taps - 1) * op.dilation {
+            return None;
+        }
         let rows: usize = op.spans.iter().map(|s| s.rows).sum();
         let unit = Self::unit(op.spans) as usize;
-        let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
         let tiles = rows / unit * unit.div_ceil(GROUP_ROWS);
-        choice::unit_groups(formats, op.x.cols(), hidden, history, tiles, processors)
-            .filter(|_| has && history == (op.taps - 1) * op.dilation && op.taps < MOST_TAPS)
+        let (formats, width) = ([op.first.format, op.second.format], op.x.cols());
+        let found =
+            choice::unit_groups(formats, width, op.first.n, history, tiles, info.processors as usize)?;
+        Some((found, found.shared(width, op.taps, history, info.shared as usize)?))
     }
 
     /// Runs a unit by products of warpgroups: each has a run of tiles, and keeps the past rows of spans that end in them.
@@ -85,16 +88,14 @@ impl Cuda {
         [before, between]: [Snake<'_>; 2],
         state: &mut ConvState,
         out: &mut Buffer,
-        UnitGroups { kernel, groups, part, whole }: UnitGroups,
+        (UnitGroups { kernel, groups, part, .. }, shared): (UnitGroups, usize),
     ) -> bool {
-        let (width, history) = (op.x.cols(), state.spec.history);
-        let info = self.device().info();
-        let (processors, most) = (info.processors, info.shared);
+        let (width, processors) = (op.x.cols(), self.device().info().processors);
         let orders = [Panels { part: width, by_thread: false }, Panels { part, by_thread: true }];
         let made = [(op.first, orders[0]), (op.second, orders[1])]
             .map(|(w, order)| self.weights(w).panels(width, order));
         let [Ok(first), Ok(second)] = made else {
-            // There is a kernel that takes them as they are, and a library.
+            // Lack of memory is this executor's error, as it is for any op.
             made.into_iter().filter_map(Result::err).for_each(|e| self.queue.fail(e));
             return false;
         };
@@ -106,15 +107,8 @@ impl Cuda {
         block.stream = block.stream.snaked(self.constant(before.rate), self.constant(before.gain));
         (block.first, block.second) = (first, second);
         let args = UnitArgs { block, rate: self.constant(between.rate), gain: self.constant(between.gain) };
-        let shared = if whole {
-            let pitch = (GROUP_ROWS + history + 3) / 8 * 8 + 4;
-            let weights = 2 * (op.taps + 1) * width * width;
-            (MARKS + 6 * 4 * width + groups * width / 8 * pitch * 16 + weights) as u32
-        } else {
-            most
-        };
         let grid = [block.blocks.div_ceil(groups as u32).min(processors), 1, 1];
-        self.queue.launch(kernel, Shape { grid, block: 384, shared }, &args);
+        self.queue.launch(kernel, Shape { grid, block: GROUPS_THREADS, shared: shared as u32 }, &args);
         true
     }
 }

@@ -120,10 +120,11 @@ pub(super) fn run(console: Console, args: &BenchTalkArgs) -> Outcome {
                     exec.status().map_err(|e| Failure::failed(e.to_string()))?;
                     if frame >= WARM_UP {
                         times.push(took.as_secs_f64() * 1e3);
-                        for (stage, name) in stages.iter_mut().zip(["backbone", "codec"]) {
-                            let own = parts.iter().filter(|p| p.0 == name).map(|p| p.1.as_secs_f64() * 1e3);
-                            stage.push(own.sum());
-                        }
+                        // Decoding is the last of them.
+                        let ms: Vec<f64> = parts.iter().map(|p| p.1.as_secs_f64() * 1e3).collect();
+                        let (speak, think) = ms.split_last().map_or((0.0, &[][..]), |(s, t)| (*s, t));
+                        stages[0].push(think.iter().sum());
+                        stages[1].push(speak);
                     }
                 }
                 let frame_ms = quantile(&times, 0.5);

@@ -54,7 +54,7 @@ impl MoshiPartner {
     pub(super) fn new(common: Arc<Common>, slots: usize) -> Self {
         let rows = slots * (common.frames.config().max_delay() + 1);
         let mut state = common.frames.state(slots);
-        // What is heard is encoded meanwhile.
+        // The device encodes a frame while the step that hears it is recorded.
         state.follow();
         Self {
             state,

@@ -103,9 +103,37 @@ pub(in crate::cuda) struct UnitGroups {
     pub whole: bool,
 }
 
-/// Rows of a tile of a warpgroup, and past rows that it has room for.
+/// Rows of a tile of a warpgroup, and past rows and taps that its kernel has room for: as in `unit_groups.cu`.
 pub(in crate::cuda) const GROUP_ROWS: usize = 64;
 const MOST_PAST: usize = 64;
+const MOST_TAPS: usize = 16;
+/// Bytes of its marks, of a chunk of weights where they come through a ring, and chunks that a ring has at least: a chunk is given
+/// back only after the next one has been multiplied.
+const GROUP_MARKS: usize = 256;
+const GROUP_CHUNK: usize = 12 << 10;
+const FEWEST_CHUNKS: usize = 3;
+
+impl UnitGroups {
+    /// Shared memory of a block for units of `width` columns, of at most `most` bytes; none where that is too little.
+    pub(in crate::cuda) fn shared(
+        &self,
+        width: usize,
+        taps: usize,
+        history: usize,
+        most: usize,
+    ) -> Option<usize> {
+        let rows = GROUP_ROWS + history;
+        let pitch = match self.part == width {
+            true => (rows + 3) / 8 * 8 + 4,
+            false => (rows + 1) / 4 * 4 + 2,
+        };
+        let before = GROUP_MARKS + 6 * 4 * width + self.groups * width / 8 * pitch * 16;
+        let weights = if self.whole { 2 * (taps + 1) * width * width } else { FEWEST_CHUNKS * GROUP_CHUNK };
+        let fits = taps < MOST_TAPS && before + weights <= most;
+        // A ring takes all that there is.
+        fits.then_some(if self.whole { before + weights } else { most })
+    }
+}
 
 /// The kernel of a unit whose products are those of warpgroups, where a device has them and there are enough `tiles`.
 pub(in crate::cuda) fn unit_groups(
@@ -276,6 +304,21 @@ mod tests {
         for (width, hidden, history, tiles, name) in table {
             let found = unit_groups(both, width, hidden, history, tiles, 132).map(|u| u.kernel.name());
             assert_eq!(found, name, "{width} {hidden} {history} {tiles}");
+        }
+        // Width, taps, past rows: shared memory of 227 KiB at most.
+        let table = [
+            (96, 7, 6, Some(193_792)),
+            (96, 7, 54, Some(221_440)),
+            (96, 8, 54, None),
+            (96, 16, 15, None),
+            (192, 7, 64, Some(232_448)),
+            (384, 7, 54, Some(232_448)),
+            // Two chunks would fit: the kernel would wait for ever.
+            (384, 7, 60, None),
+        ];
+        for (width, taps, history, bytes) in table {
+            let found = unit_groups(both, width, width, history, 200, 132).unwrap();
+            assert_eq!(found.shared(width, taps, history, 227 << 10), bytes, "{width} {taps} {history}");
         }
     }
 }

@@ -94,7 +94,8 @@ pub(super) fn phase(a: &RowArgs, blocks: usize) -> Option<Phase> {
         && k <= LONGEST_ROW
         && n.div_ceil(GROUP) >= blocks
         && rows <= 2
-        && a.w.is_multiple_of(16)
+        && [a.w, a.x, a.norm.weight, a.norm.bias].iter().all(|at| at.is_multiple_of(16))
+        && a.x_stride.is_multiple_of(4)
         && a.store.store <= 1
         && matches!(a.store.act, 0 | ACT_SILU);
     if !fits {

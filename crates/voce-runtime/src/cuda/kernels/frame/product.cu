@@ -7,7 +7,7 @@
 // own inputs.
 
 #ifdef FRAME_RUNS
-// What a product does besides multiplying: as in `plan.rs`.
+// What a product does besides multiplying: as in `product.rs`.
 #define DOES_GATE 1u
 #define DOES_RMS 2u
 #define DOES_LAYER 4u
@@ -31,6 +31,7 @@ DEV uint2 frame_lds2(u32 p) {
     return v;
 }
 DEV void frame_sts(u32 to, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory"); }
+
 // The part of a product that all lengths of rows share.
 template <int R> struct FrameProduct {
     FrameBlock& c;
