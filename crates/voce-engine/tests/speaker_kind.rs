@@ -280,6 +280,20 @@ fn text_that_arrives_slowly_starves_its_slot_and_nobody_else() {
 }
 
 #[test]
+fn every_word_that_came_is_heard_before_the_next_one_comes() {
+    let speaker = Speller::speaker(1);
+    let request = SpeakRequest::default().with_voice(voce_engine::VoiceChoice::Nobody);
+    let (mut text, mut heard) = speaker.speak_live(&request).unwrap();
+    // From the third frame on two are decoded together, and here there is one at a time.
+    for i in 0..5 {
+        text.push("word ").unwrap();
+        assert_eq!(heard.next().unwrap().unwrap().samples, frames(&[4.0 - i as f32 / 10.0]), "frame {i}");
+    }
+    text.finish().unwrap();
+    assert!(heard.next().is_none());
+}
+
+#[test]
 fn what_a_model_does_not_have_is_refused_by_name() {
     let speaker = Speller::speaker(1);
     let ask = |request: SpeakRequest| speaker.speak("word", &request).map(drop).unwrap_err();

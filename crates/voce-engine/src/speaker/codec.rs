@@ -24,6 +24,10 @@ const NAME: &str = "codec";
 /// many streams as the one before is the same work over again.
 const CROWD: usize = 64;
 
+/// Frames that are decoded together beside a model that fills its device: the codec gets what is left of it, and a group takes
+/// hardly longer than a frame. The model makes them in less time than one of them lasts.
+const FILLED_GROUP: usize = 32;
+
 /// What the language model tells the codec.
 pub(super) enum Message {
     /// A request begins.
@@ -32,6 +36,8 @@ pub(super) enum Message {
     Begin { slot: usize, job: u64, order: usize, voice: Option<Voice> },
     /// A frame of a slot, and the words that it begins or completes.
     Frame { slot: usize, frame: Frame, words: Vec<SpokenWord> },
+    /// A slot makes no frames for now: those that it has made do not wait for more.
+    Rest { slot: usize },
     /// A slot's part is complete.
     End { slot: usize },
     /// Part `order` of a request is silence.
@@ -52,6 +58,8 @@ struct Slot {
     voice: Option<Voice>,
     frames: VecDeque<(Frame, Vec<SpokenWord>)>,
     decoded: usize,
+    /// No frame is to come, for now or for good.
+    rests: bool,
     ended: bool,
 }
 
@@ -125,15 +133,18 @@ pub(super) struct CodecStage {
 }
 
 impl CodecStage {
+    /// A stage for that many slots; `filled` says that the model fills its device.
     pub(super) fn new(
         speech: &dyn Speech,
         slots: usize,
         tracer: Tracer,
         pulse: Arc<Pulse>,
         faults: Faults,
+        filled: bool,
     ) -> Self {
         let info = speech.info();
-        let room = VocoderRoom { slots, frames: slots.max(info.group), slot_frames: info.group };
+        let group = if filled { FILLED_GROUP.max(info.group) } else { info.group };
+        let room = VocoderRoom { slots, frames: slots.max(group), slot_frames: group };
         Self {
             vocoder: speech.vocoder(room),
             room,
@@ -160,7 +171,7 @@ impl CodecStage {
 
     pub(super) fn handle(&mut self, message: Message) {
         // Whatever else comes may end a part, and its audio goes before that.
-        if !matches!(message, Message::Frame { .. }) {
+        if !matches!(message, Message::Frame { .. } | Message::Rest { .. }) {
             self.hand_over();
         }
         match message {
@@ -171,16 +182,23 @@ impl CodecStage {
             }
             Message::Begin { slot, job, order, voice } => {
                 let frames = VecDeque::new();
-                self.slots[slot] = Some(Slot { job, order, voice, frames, decoded: 0, ended: false });
+                self.slots[slot] =
+                    Some(Slot { job, order, voice, frames, decoded: 0, rests: false, ended: false });
             }
             Message::Frame { slot, frame, words } => {
                 if let Some(s) = &mut self.slots[slot] {
                     s.frames.push_back((frame, words));
+                    s.rests = false;
+                }
+            }
+            Message::Rest { slot } => {
+                if let Some(s) = &mut self.slots[slot] {
+                    s.rests = true;
                 }
             }
             Message::End { slot } => {
                 if let Some(s) = &mut self.slots[slot] {
-                    s.ended = true;
+                    (s.rests, s.ended) = (true, true);
                 }
                 self.retire(slot);
             }
@@ -286,7 +304,7 @@ impl CodecStage {
             let Some(s) = slot else { continue };
             // One frame, then one, then two, ... : the reader is by then ahead of what is held back.
             let due = s.decoded.clamp(1, group);
-            if s.frames.is_empty() || (!s.ended && s.frames.len() < due) || room == 0 {
+            if s.frames.is_empty() || (!s.rests && s.frames.len() < due) || room == 0 {
                 continue;
             }
             if s.decoded == 0 {

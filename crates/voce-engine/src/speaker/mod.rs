@@ -153,12 +153,14 @@ impl Speaker {
         let codec_threads = if beside { (threads / 2).clamp(1, 2) } else { threads };
         let lm_threads = if beside { threads - codec_threads } else { threads };
         let tracer = trace(if beside { "codec" } else { "model" });
-        let mut stage = CodecStage::new(&*speech, slots, tracer, pulse.clone(), options.faults.clone());
         let mut handles = Vec::new();
         // The codec of a device is made first: what it holds is not there for slots.
         let codec_team = beside.then(|| Team::at(&place, codec_threads, options.pin, false)).transpose()?;
         // The model makes what the codec waits for, in many small steps.
         let mut team = Team::at(&place, lm_threads, options.pin, true)?;
+        let filled = beside && team.exec.fills_device(1);
+        let mut stage =
+            CodecStage::new(&*speech, slots, tracer, pulse.clone(), options.faults.clone(), filled);
         has_room(synth.reserve(&mut team.exec)?, slots)?;
         let codec = match codec_team {
             Some(mut codec_team) => {

@@ -70,6 +70,8 @@ pub(super) struct SpeakWork {
     turns: Vec<u64>,
     /// Slots whose passage has made nothing yet.
     fresh: Vec<bool>,
+    /// Slots that wait for text, and whose frames are all on their way.
+    resting: Vec<bool>,
     live: Vec<usize>,
     made: Vec<Made>,
     /// A step that a device works on while the next one is made ready.
@@ -115,6 +117,7 @@ impl From<SpeakParts> for SpeakWork {
             slots: vec![None; slots],
             turns: vec![0; slots],
             fresh: vec![false; slots],
+            resting: vec![false; slots],
             flight: None,
             spare: Vec::new(),
             landed: Instant::now(),
@@ -379,7 +382,20 @@ impl SpeakWork {
                 self.codec.settle();
             }
         }
+        self.rest();
         stepped
+    }
+
+    /// Tells the codec of slots that wait for text: what they have said so far is heard before more comes.
+    fn rest(&mut self) {
+        let under_way = self.flight.as_ref().map_or(&[][..], |f| &f.live);
+        for (i, resting) in self.resting.iter_mut().enumerate() {
+            let rests = self.slots[i].is_some() && self.synth.wants_text(i) && !under_way.contains(&i);
+            if rests && !*resting {
+                self.codec.send(Message::Rest { slot: i });
+            }
+            *resting = rests;
+        }
     }
 
     /// Slots that are to be stepped.

@@ -66,6 +66,11 @@ pub(super) fn threads(text: &str) -> Result<Threads, String> {
     }
 }
 
+/// Seconds over which requests come.
+fn within(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).ok_or_else(|| "use 0 to 3600 seconds".to_owned())
+}
+
 /// Arguments of `voce bench say`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -74,6 +79,7 @@ Examples:
   voce bench say --model DIR --frames 125 --json        one line for scripts
   voce bench say --model DIR --threads sweep --precision f32,int8,int4
   voce bench say --shape pocket-100m --frames 125 --streams 256 --device cuda --cuda-events on
+  voce bench say --shape qwen3-tts-1.7b --frames 50 --tokens 100 --streams 64 --within 1 --device cuda
   voce bench say --shape pocket-100m --frames 125 --clone    how long cloning a voice takes as well
   voce bench say --model DIR --text short --compare 'pocket-tts generate --text {text}'
 
@@ -87,9 +93,19 @@ pub(crate) struct BenchSayArgs {
     /// Random weights of a published shape
     #[arg(long, env = "VOCE_BENCH_SHAPE", conflicts_with = "model", help = shape_help(Task::Speech))]
     pub(crate) shape: Option<String>,
-    /// Exactly this many frames from a text of 24 tokens
+    /// Exactly this many frames from a text of --tokens
     #[arg(long, value_name = "N", env = "VOCE_BENCH_FRAMES")]
     pub(crate) frames: Option<usize>,
+    /// Tokens of the text that --frames are spoken from
+    #[arg(
+        long,
+        value_name = "N",
+        env = "VOCE_BENCH_TOKENS",
+        default_value_t = 24,
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+        requires = "frames"
+    )]
+    pub(crate) tokens: u32,
     /// Which text
     #[arg(long, value_enum, env = "VOCE_BENCH_TEXT", default_value = "all")]
     pub(crate) text: TextSize,
@@ -133,6 +149,16 @@ pub(crate) struct BenchSayArgs {
         requires = "frames"
     )]
     pub(crate) streams: Vec<usize>,
+    /// Seconds over which the requests of --streams come, evenly; 0 is all at once
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "VOCE_BENCH_WITHIN",
+        default_value_t = 0.0,
+        value_parser = within,
+        requires = "frames"
+    )]
+    pub(crate) within: f64,
     /// Sampler steps per frame
     #[arg(long, env = "VOCE_STEPS", default_value_t = 1)]
     pub(crate) steps: usize,

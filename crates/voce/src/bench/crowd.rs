@@ -25,7 +25,10 @@ pub(super) struct Crowd {
     /// Seconds of audio over seconds, of the best run.
     times_real_time: f64,
     streams: usize,
+    /// Seconds over which their requests came.
+    within_seconds: f64,
     frames: usize,
+    tokens: u32,
     /// Milliseconds that a frame of all streams took, prefill included.
     frame_ms: f64,
     first_audio_ms_p50: f64,
@@ -59,15 +62,25 @@ struct Run {
     codec: f64,
 }
 
-fn once(speaker: &Speaker, text: &str, request: &SpeakRequest, streams: usize) -> Outcome<Run> {
+/// Lets all streams speak, each after its share of the time within which they come.
+fn once(
+    speaker: &Speaker,
+    text: &str,
+    request: &SpeakRequest,
+    streams: usize,
+    within: Duration,
+) -> Outcome<Run> {
     let begun = Instant::now();
-    let mut speaking = (0..streams)
-        .map(|i| speaker.speak(text, &request.clone().with_seed(request.seed + i as u64)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut speaking = Vec::with_capacity(streams);
+    let mut next = 0;
     let mut run = Run::default();
     let mut cx = Context::from_waker(Waker::noop());
-    while !speaking.is_empty() {
+    while next < streams || !speaking.is_empty() {
         interrupt::check()?;
+        while next < streams && begun.elapsed() >= within.mul_f64(next as f64 / streams as f64) {
+            speaking.push(speaker.speak(text, &request.clone().with_seed(request.seed + next as u64))?);
+            next += 1;
+        }
         let mut any = false;
         let mut at = 0;
         while at < speaking.len() {
@@ -106,12 +119,13 @@ impl Crowd {
         head: Head,
     ) -> Outcome<Self> {
         let repeat = args.repeat.unwrap_or(3).max(1);
-        once(speaker, text, request, streams)?;
+        let once = || once(speaker, text, request, streams, Duration::from_secs_f64(args.within));
+        once()?;
         let _ = device.map(|d| d.timings());
-        let mut best = once(speaker, text, request, streams)?;
+        let mut best = once()?;
         let kernels = device.map(kernel_times).unwrap_or_default();
         for _ in 1..repeat {
-            let run = once(speaker, text, request, streams)?;
+            let run = once()?;
             if run.seconds < best.seconds {
                 best = run;
             }
@@ -122,7 +136,9 @@ impl Crowd {
         Ok(Self {
             times_real_time: round(audio / wall.max(1e-9), 1),
             streams,
+            within_seconds: args.within,
             frames,
+            tokens: args.tokens,
             frame_ms: round(wall * 1e3 / frames as f64, 4),
             first_audio_ms_p50: round(quantile(first, 0.5) * 1e3, 3),
             first_audio_ms_p99: round(quantile(first, 0.99) * 1e3, 3),

@@ -37,8 +37,6 @@ use limits::Rates;
 use measure::Runs;
 use report::{FramesReport, Head, TextRow, TextsReport};
 
-/// Tokens of the text that `--frames` speaks.
-const TOKENS: usize = 24;
 /// Seed of random weights and of noise.
 const SEED: u64 = 1;
 
@@ -185,7 +183,7 @@ fn one(
     let device = device.as_ref();
     progress.set_message(format!("speaking: {precision} on {threads} threads"));
     if args.streams != [1] {
-        let text = texts::of_tokens(|text| speaker.count_tokens(text), TOKENS);
+        let text = texts::of_tokens(|text| speaker.count_tokens(text), args.tokens as usize);
         for &streams in &args.streams {
             let head = head.clone();
             crowd::Crowd::measure(&speaker, &text, &request, args, streams.max(1), device, head)?
@@ -193,7 +191,7 @@ fn one(
         }
         progress.finish_and_clear();
     } else if args.frames.is_some() {
-        let text = texts::of_tokens(|text| speaker.count_tokens(text), TOKENS);
+        let text = texts::of_tokens(|text| speaker.count_tokens(text), args.tokens as usize);
         let runs = Runs::take(&speaker, &text, &request, args.repeat.unwrap_or(5))?;
         let kernels = device.map(limits::kernel_times).unwrap_or_default();
         let peak = machine::peak_rss_mb();

@@ -22,8 +22,9 @@ const SAMPLE: u32 = 5;
 
 /// Products from which a program is worth a launch of its own kind.
 const WORTH: usize = 8;
-/// The largest vocabulary that is drawn from here.
+/// The largest vocabulary that is drawn from here, and tokens of it that a draw lists: as in `block.cuh`.
 const LARGEST_DRAW: usize = 8 * SEGMENT;
+const LISTED: usize = 512;
 /// Positions of a ring that every block keeps, and bytes between rows of their keys beyond their own.
 const SHORT: u32 = 64;
 const KEY_PAD: usize = 16;
@@ -437,6 +438,8 @@ impl Builder {
             return None;
         }
         let input = self.read(a.logits, n, true)?;
+        // A key for each token, and listed tokens with theirs.
+        self.x_bytes = self.x_bytes.max(n.next_multiple_of(SEGMENT) * 4 + LISTED * 8);
         self.draws += 1;
         self.remembers |= a.history != 0;
         if a.next != 0 {

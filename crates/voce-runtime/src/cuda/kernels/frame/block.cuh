@@ -12,6 +12,9 @@
 #define FRAME_NAPS 32
 // Bins that a draw counts its numbers in: one of every thread.
 #define FRAME_BINS FRAME_THREADS
+// Tokens that it can be from, and those that it makes noise for unless it has to be all: as in `plan.rs`.
+#define FRAME_DRAWN 8192
+#define FRAME_LISTED 512
 // Looks after which nothing will come: some seconds.
 #define FRAME_LOOKS (1u << 24)
 // Positions of a ring that a block keeps in its own memory.
@@ -67,13 +70,6 @@ struct FrameArgs {
 #ifdef FRAME_RUNS
 #define MEMBER __device__ __forceinline__
 
-// Keys of which a draw's limit is one.
-struct FrameCrowd {
-    u32 count, least, most;
-    u32 keys[32];
-    MEMBER void begin() { count = 0, least = FULL, most = 0; }
-};
-
 struct FrameShared {
     u64 full[FRAME_SLOTS], empty[FRAME_SLOTS];
     uint4 phases[3][sizeof(FramePhase) / 16];
@@ -81,10 +77,9 @@ struct FrameShared {
     float tops[FRAME_WARPS][2], totals[FRAME_WARPS][2];
     float scores[FRAME_SHORT];
     int naps[FRAME_NAPS];
-    u32 counts[2][FRAME_WARPS], more[2][FRAME_WARPS];
-    u32 best[2][FRAME_WARPS], places[2][FRAME_WARPS], keys[2][FRAME_WARPS];
+    u32 best[2][FRAME_WARPS], places[2][FRAME_WARPS];
     alignas(16) u32 bins[FRAME_BINS];
-    FrameCrowd crowd;
+    u32 listed[2];  // tokens that are left for sure, and those of the bin that decides
     u32 token;
     u64 seen;  // where a token is to be marked as drawn when the others are done
     u32 bit;

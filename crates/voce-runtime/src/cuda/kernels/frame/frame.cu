@@ -84,10 +84,7 @@ DEV void frame_other(FrameBlock& c, u32 index, const uint4& next) {
             if (width == 128) frame_attend_short<4>(c, p, index, next);
             else frame_attend_short<2>(c, p, index, next);
             break;
-        default:
-            if (same(p.n) <= 2048) frame_draw<2>(c, p, index, next);
-            else if (same(p.n) <= 3072) frame_draw<3>(c, p, index, next);
-            else frame_draw<8>(c, p, index, next);
+        default: frame_draw(c, p, index, next);
     }
 }
 
