@@ -115,6 +115,30 @@ fn attention_agrees_and_does_not_depend_on_the_cuts() {
     });
 }
 
+#[test]
+fn two_rows_of_a_stream_that_has_heard_much_are_as_one_after_the_other() {
+    const STEPS: usize = 180;
+    each_exec(|exec, name| {
+        let mut rng = Rng(12);
+        for (heads, kv_heads, dim, window) in [(2, 2, 64, Some(150)), (2, 1, 128, Some(70)), (3, 1, 16, None)]
+        {
+            let qkv = rng.buffer(STEPS, (heads + 2 * kv_heads) * dim);
+            let rope = Rope::new(RopeStyle::Interleaved, dim, 10_000.0, 64);
+            for &(format, bound) in kv_formats(exec) {
+                // The ring goes round under the windows.
+                let capacity = window.map_or(STEPS, |w| w + 2);
+                let spec = KvSpec { layers: 2, slots: 2, kv_heads, head_dim: dim, capacity, format };
+                let pairs = attend(exec, spec, heads, window, Some(&rope), &qkv, &[2; STEPS / 2], 1);
+                let single = attend(exec, spec, heads, window, Some(&rope), &qkv, &[1; STEPS], 1);
+                for (t, (pair, one)) in pairs.iter().zip(&single).enumerate() {
+                    let e = error(pair, &wide(one));
+                    assert!(e < bound, "{name} {format:?} heads {heads}/{kv_heads} dim {dim} t {t}: {e:e}");
+                }
+            }
+        }
+    });
+}
+
 /// Attention over one layer, with norms of heads and rotation or without both.
 fn alone<'a>(
     qkv: &'a Buffer,

@@ -488,6 +488,7 @@ fn whole_residual_blocks_agree_where_there_is_a_kernel_for_them() {
             for &rows in steps {
                 let part = behind_a_neighbour(&mut rng, &x, at..at + rows, 16);
                 let mut out = Buffer::new(16 + rows, width);
+                // Few rows are taken in short tiles, many in long ones.
                 let op = ResidualOp {
                     x: &part,
                     spans: &[Span { slot: 0, rows: 16 }, Span { slot: 2, rows }],

@@ -117,6 +117,21 @@ fn every_executor_draws_the_same_tokens_from_what_may_be_drawn() {
 }
 
 #[test]
+fn rows_of_a_large_vocabulary_are_drawn_alike_wherever_their_keys_are_kept() {
+    // Keys alone fit into the shared memory of a device, keys and weights do not.
+    let base = Sampling { temperature: 0.7, seed: 3, top_k: 25, ..Sampling::default() };
+    for (sampling, step) in [(base, 1), (Sampling { top_p: 0.9, ..base }, 2), (Sampling::default(), 3)] {
+        let x = logits(&mut Rng(17), 2, 32_000);
+        let rows = [1, 0].map(|slot| SampleRow { slot, step, sampling });
+        let mut first: Option<Vec<u32>> = None;
+        each_exec(|exec, name| {
+            let got = sample(exec, &x, &rows, None);
+            assert_eq!(&got, first.get_or_insert(got.clone()), "{name} {sampling:?}");
+        });
+    }
+}
+
+#[test]
 fn a_row_is_drawn_alike_alone_and_among_others() {
     let mut rng = Rng(8);
     let s = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 3, ..Sampling::default() };
@@ -267,17 +282,32 @@ fn what_was_drawn_is_looked_up_at_once() {
             let sampling = Sampling { temperature: 1.0, seed: 1, ..Sampling::default() };
             let rows = [1, 0].map(|slot| SampleRow { slot, step: 9, sampling });
             let place = EveryRow { first: 1, step: 2 };
-            let next = Some(SampledRows { table: &table, out: &mut out, place });
+            let next = Some(SampledRows { table: &table, out: &mut out, place, less: false });
             exec.sample(
                 SampleOp { logits: x.view(), rows: &rows, column: 0, history: None, next },
                 &mut tokens,
             );
+            // Once more, off what the first draw has left.
+            let again = rows.map(|row| SampleRow { step: 4, ..row });
+            let mut left = Buffer::new(4, dim);
+            exec.copy_head(&out, 0, &mut left, 4);
+            let mut more = Tokens::new(2, 1, 0);
+            let next = Some(SampledRows { table: &table, out: &mut left, place, less: true });
+            exec.sample(
+                SampleOp { logits: x.view(), rows: &again, column: 0, history: None, next },
+                &mut more,
+            );
+            exec.fetch_tokens(&mut more);
+            exec.fetch(&mut left, 4);
             exec.fetch_tokens(&mut tokens);
             exec.fetch(&mut out, 4);
             for (r, row) in rows.iter().enumerate() {
                 let at = tokens.row(row.slot)[0] as usize * dim;
                 let want: Vec<f64> = values[at..at + dim].iter().map(|&v| v as f64).collect();
                 assert!(error(out.row(2 * r + 1), &want) < 0.005, "{name} {format:?}");
+                let off = more.row(row.slot)[0] as usize * dim;
+                let want: Vec<f64> = want.iter().zip(&values[off..]).map(|(w, v)| w - *v as f64).collect();
+                assert!(error(left.row(2 * r + 1), &want) < 0.01, "{name} {format:?}");
                 assert!(out.row(2 * r).iter().all(|v| *v == 0.0), "{name}");
             }
         }

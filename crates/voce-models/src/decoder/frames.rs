@@ -202,6 +202,7 @@ impl FrameDecoder {
             table: &p.inputs[0],
             out: &mut s.first,
             place: EveryRow { first: 1, step: 2 },
+            less: false,
         });
         let history = Some(&mut state.history);
         let op = SampleOp { logits: state.logits.view(), rows: &first, column: 0, history, next };
@@ -220,6 +221,7 @@ impl FrameDecoder {
                     table,
                     out: &mut s.x,
                     place: EveryRow::default(),
+                    less: false,
                 });
                 let logits = s.logits.view();
                 let op = SampleOp { logits, rows: &drawn, column: token + 1, history: None, next };

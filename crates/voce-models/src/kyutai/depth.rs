@@ -151,7 +151,12 @@ impl Depth {
             let draw = |r: &DepthRow| SampleRow { step: r.first.step.wrapping_add(step as u32), ..r.first };
             draws.extend(rows[..drawn].iter().map(draw));
             let next = self.codes.get(step).filter(|_| step + 1 < steps);
-            let next = next.map(|table| SampledRows { table, out: &mut state.x, place: EveryRow::default() });
+            let next = next.map(|table| SampledRows {
+                table,
+                out: &mut state.x,
+                place: EveryRow::default(),
+                less: false,
+            });
             let logits = state.logits.view();
             let op = SampleOp { logits, rows: &draws, column: column + step, history: None, next };
             exec.sample(op, tokens);

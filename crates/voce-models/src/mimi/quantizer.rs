@@ -100,7 +100,6 @@ pub struct SplitSearch {
 /// Buffers of a search.
 pub struct SearchState {
     x: Buffer,
-    picked: Buffer,
     scores: Buffer,
 }
 
@@ -135,11 +134,7 @@ impl SplitSearch {
     /// Buffers for searches of up to `rows` latents.
     pub fn state(&self, rows: usize) -> SearchState {
         let c = &self.books.config;
-        SearchState {
-            x: Buffer::new(rows, c.dimension),
-            picked: Buffer::new(rows, c.dimension),
-            scores: Buffer::new(rows, c.bins),
-        }
+        SearchState { x: Buffer::new(rows, c.dimension), scores: Buffer::new(rows, c.bins) }
     }
 
     /// Writes the codes of a latent for each of `slots`, which are rows of `tokens`, from `column` on.
@@ -168,8 +163,9 @@ impl SplitSearch {
                 self.scores[book].run(exec, &state.x, count, &mut state.scores);
                 let next = (book < last).then_some(SampledRows {
                     table: &self.books.tables[book],
-                    out: &mut state.picked,
+                    out: &mut state.x,
                     place: EveryRow::default(),
+                    less: true,
                 });
                 let op = SampleOp {
                     logits: state.scores.view(),
@@ -179,9 +175,6 @@ impl SplitSearch {
                     next,
                 };
                 exec.sample(op, tokens);
-                if book < last {
-                    exec.add_scaled(&state.picked, -1.0, count, &mut state.x);
-                }
             }
         }
     }

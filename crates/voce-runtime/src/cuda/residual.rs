@@ -7,9 +7,6 @@ use super::streams::StreamArgs;
 use super::{Cuda, choice};
 use crate::exec::{Buffer, ConvState, ResidualOp};
 
-/// Rows of a tile times values of a hidden row: as in `residual.cu`.
-const VALUES: usize = 8192;
-
 /// Arguments of `residual_*`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -39,10 +36,11 @@ impl Cuda {
         }
         let (width, history) = (op.x.cols(), state.spec.history);
         let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
-        let Some(kernel) = choice::residual(formats, width, hidden, Self::unit(op.spans) as usize) else {
+        let rows = [Self::unit(op.spans) as usize, op.spans.iter().map(|s| s.rows).sum()];
+        let processors = self.device().info().processors as usize;
+        let Some((kernel, tile)) = choice::residual(formats, width, hidden, rows, processors) else {
             return false;
         };
-        let tile = VALUES / hidden;
         let shared = 2 * ((tile + history) * (width + 8) + tile * (hidden + 8));
         if shared > self.device().info().shared as usize {
             return false;

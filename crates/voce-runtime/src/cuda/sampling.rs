@@ -7,8 +7,8 @@ use crate::exec::{SampleOp, Tokens};
 
 /// Threads of a block; a row has one.
 const THREADS: u32 = 512;
-/// Tokens of a row that shared memory takes, with their weights.
-const MOST_SHARED: u32 = 12_288;
+/// Bytes of shared memory that the kernel has of its own, at most.
+const OWN_SHARED: u32 = 8 << 10;
 
 /// A row's settings: see `sampling.cu`.
 #[derive(Clone, Copy)]
@@ -52,6 +52,8 @@ pub(crate) struct SampleArgs {
     pub(super) next_stride: u32,
     pub(super) first: u32,
     pub(super) every: u32,
+    pub(super) less: u32,
+    pad: u32,
 }
 
 // SAFETY: fields without padding, as the kernel declares them.
@@ -80,17 +82,23 @@ impl Cuda {
             next_stride: 0,
             first: 0,
             every: 0,
+            less: 0,
+            pad: 0,
         };
         if let Some(history) = op.history {
             (args.history, args.words) = (self.written_tokens(history), history.cols() as u32);
         }
         if let Some(next) = op.next {
+            if next.less {
+                self.read(next.out);
+            }
             let table = self.table_rows(next.table);
             (args.table, args.table_stride) = (table.at(), table.stride as u32);
             (args.table_rows, args.dim) = (next.table.rows() as u32, next.table.dim() as u32);
             args.table_bf16 = u32::from(next.table.is_bf16());
             (args.next_stride, args.next) = (next.out.cols() as u32, self.write(next.out));
             (args.first, args.every) = (next.place.first as u32, next.place.step as u32);
+            args.less = u32::from(next.less);
         }
         let rows: Vec<RowSettings> = op
             .rows
@@ -115,7 +123,7 @@ impl Cuda {
         let arrays = 1 + u32::from(rows.iter().any(|r| r.top_p < 1.0));
         args.rows = self.queue.table(&rows);
         let mut shared = 4 * n * arrays;
-        if n > MOST_SHARED {
+        if shared + OWN_SHARED > self.queue.device.info().shared {
             args.spill = self.queue.reserve(&mut self.scratch.draws, rows.len() * 8 * n as usize);
             shared = 0;
         }

@@ -62,6 +62,8 @@ pub struct SampledRows<'a> {
     pub out: &'a mut Buffer,
     /// Which rows.
     pub place: EveryRow,
+    /// Takes them off what is there.
+    pub less: bool,
 }
 
 /// A draw from each row of logits.
@@ -132,8 +134,13 @@ impl Exec {
         if let Some(next) = &mut op.next {
             for (r, row) in rows.iter().enumerate() {
                 let to = next.out.row_mut(next.place.at(r));
-                to.fill(0.0);
-                next.table.add_row(tokens.words[row.slot * cols + column], to);
+                let token = tokens.words[row.slot * cols + column];
+                if next.less {
+                    next.table.add_row(token, -1.0, to);
+                } else {
+                    to.fill(0.0);
+                    next.table.add_row(token, 1.0, to);
+                }
             }
         }
     }

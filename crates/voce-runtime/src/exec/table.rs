@@ -67,17 +67,19 @@ impl Table {
         }
     }
 
-    /// Adds a token's row to `to`; a token that the table lacks adds nothing.
-    pub(super) fn add_row(&self, token: u32, to: &mut [f32]) {
+    /// Adds a token's row, that many times, to `to`; a token that the table lacks adds nothing.
+    pub(super) fn add_row(&self, token: u32, times: f32, to: &mut [f32]) {
         let token = token as usize;
         if token >= self.rows {
             return;
         }
         let at = token * self.dim..(token + 1) * self.dim;
         match &self.data {
-            Data::F32(t) => to.iter_mut().zip(&t[at]).for_each(|(o, v)| *o += v),
+            Data::F32(t) => to.iter_mut().zip(&t[at]).for_each(|(o, v)| *o += times * v),
             Data::Bf16(t) => {
-                to.iter_mut().zip(&t[at]).for_each(|(o, &v)| *o += f32::from_bits(u32::from(v) << 16));
+                to.iter_mut()
+                    .zip(&t[at])
+                    .for_each(|(o, &v)| *o += times * f32::from_bits(u32::from(v) << 16));
             }
             Data::Device(..) => panic!("a table on a device is used by that device's executor"),
         }
@@ -146,7 +148,7 @@ impl Exec {
             let to = out.row_mut(op.place.at(r));
             to.fill(0.0);
             for part in op.parts {
-                part.table.add_row(op.tokens.row(slot)[part.column], to);
+                part.table.add_row(op.tokens.row(slot)[part.column], 1.0, to);
             }
         }
     }

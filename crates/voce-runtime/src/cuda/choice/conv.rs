@@ -65,23 +65,33 @@ impl ConvShape {
     }
 }
 
-/// The kernel of a whole residual block in bf16, if there is one; `unit` is the rows that all spans are multiples of.
+/// Rows of a residual block's tile times values of a hidden row, and rows of a tile where there are few: as in `residual.cu`.
+const RESIDUAL_VALUES: usize = 8192;
+const RESIDUAL_FEW: usize = 16;
+
+/// The kernel of a whole residual block in bf16, if there is one, and the rows of its tiles. Of `rows` the first says how many all
+/// spans are multiples of, the second how many there are: short tiles where long ones leave multiprocessors idle.
 pub(in crate::cuda) fn residual(
     formats: [Format; 2],
     width: usize,
     hidden: usize,
-    unit: usize,
-) -> Option<KernelOf<ResidualArgs>> {
+    rows: [usize; 2],
+    processors: usize,
+) -> Option<(KernelOf<ResidualArgs>, usize)> {
+    let [unit, all] = rows;
     if formats != [Format::Bf16; 2] || 2 * hidden != width || unit < LEAST_UNIT {
         return None;
     }
-    match width {
-        32 => Some(program::RESIDUAL_32),
-        64 => Some(program::RESIDUAL_64),
-        128 => Some(program::RESIDUAL_128),
-        256 => Some(program::RESIDUAL_256),
-        _ => None,
-    }
+    let [long, short] = match width {
+        32 => [program::RESIDUAL_32, program::RESIDUAL_FEW_32],
+        64 => [program::RESIDUAL_64, program::RESIDUAL_FEW_64],
+        128 => [program::RESIDUAL_128, program::RESIDUAL_FEW_128],
+        256 => [program::RESIDUAL_256, program::RESIDUAL_FEW_256],
+        _ => return None,
+    };
+    let tile = RESIDUAL_VALUES / hidden;
+    let fills = all / unit * unit.div_ceil(tile) >= processors;
+    Some(if fills { (long, tile) } else { (short, RESIDUAL_FEW) })
 }
 
 /// The kernel of a whole unit of periodic activations: rows of a tile, inputs of a chunk of weights, threads.
@@ -252,13 +262,28 @@ mod tests {
             };
             assert_eq!(got, want, "{shape:?}");
         }
-        let block = |format, width, hidden, unit| residual([Format::Bf16, format], width, hidden, unit);
-        let blocks = [32, 64, 128, 256, 512].map(|w| block(Format::Bf16, w, w / 2, 16).map(KernelOf::name));
-        let named = ["residual_32", "residual_64", "residual_128", "residual_256"].map(Some);
-        assert_eq!(blocks, [named[0], named[1], named[2], named[3], None]);
-        assert_eq!(block(Format::F32, 64, 32, 16), None);
-        assert_eq!(block(Format::Bf16, 64, 64, 16), None);
-        assert_eq!(block(Format::Bf16, 64, 32, 15), None);
+        let block = |format, width, hidden, unit, all| {
+            let found = residual([Format::Bf16, format], width, hidden, [unit, all], 132);
+            found.map(|(kernel, rows)| (kernel.name(), rows))
+        };
+        // Width, rows of a span, all rows: kernel and rows of its tiles.
+        for (width, unit, all, expected) in [
+            (32, 512, 132 * 512, Some(("residual_32", 512))),
+            (64, 1920, 17 * 1920, Some(("residual_64", 256))),
+            (64, 1920, 16 * 1920, Some(("residual_few_64", 16))),
+            (64, 1920, 1920, Some(("residual_few_64", 16))),
+            (128, 480, 33 * 480, Some(("residual_128", 128))),
+            (128, 480, 32 * 480, Some(("residual_few_128", 16))),
+            (256, 96, 66 * 96, Some(("residual_256", 64))),
+            (256, 96, 65 * 96, Some(("residual_few_256", 16))),
+            (32, 16, 16, Some(("residual_few_32", 16))),
+            (512, 16, 16, None),
+            (64, 15, 15, None),
+        ] {
+            assert_eq!(block(Format::Bf16, width, width / 2, unit, all), expected, "{width} {unit} {all}");
+        }
+        assert_eq!(block(Format::F32, 64, 32, 16, 16), None);
+        assert_eq!(block(Format::Bf16, 64, 64, 16, 16), None);
         let wise = [(1024, 9, 1024), (1028, 9, 1028), (1024, 10, 1024), (1022, 9, 1024), (1024, 9, 1022)];
         let names = wise.map(|(channels, taps, stride)| depthwise(channels, taps, stride).0.name());
         assert_eq!(names, ["depthwise4", "depthwise", "depthwise", "depthwise", "depthwise"]);

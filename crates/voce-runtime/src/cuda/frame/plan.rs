@@ -434,7 +434,7 @@ impl Builder {
 
     fn sample(&mut self, a: &SampleArgs) -> Option<Draft> {
         let n = a.n as usize;
-        if n > LARGEST_DRAW || !n.is_multiple_of(4) || (a.history != 0 && self.remembers) {
+        if n > LARGEST_DRAW || !n.is_multiple_of(4) || (a.history != 0 && self.remembers) || a.less != 0 {
             return None;
         }
         let input = self.read(a.logits, n, true)?;

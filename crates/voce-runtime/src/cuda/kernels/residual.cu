@@ -1,8 +1,9 @@
 // Residual blocks of a codec in one pass: x + second(act(first(act(x)))), where `first` has several taps and half as
 // many outputs as rows have values, and `second` has one tap.
 
-// Rows of a tile times values of a hidden row.
+// Rows of a tile times values of a hidden row; rows of a tile where there are few.
 #define RESIDUAL_VALUES 8192
+#define RESIDUAL_FEW 16
 #define RESIDUAL_THREADS 256
 
 struct ResidualArgs {
@@ -11,15 +12,15 @@ struct ResidualArgs {
     u32 first_stride, second_stride, taps, dilation, tiles, blocks;
 };
 
-// A warp's part of a product: 64 rows in shared memory by 16 outputs, whose weights come from the nearest cache. Row
+// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights come from the nearest cache. Row
 // tiles from `tiles` on are not there.
-template <int WIDTH>
-DEV void residual_product(float (&d)[4][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
+template <int WIDTH, int M>
+DEV void residual_product(float (&d)[M][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
 #pragma unroll 4
     for (u32 k = 0; k < WIDTH; k += 16) {
         const uint2 b = right_of(w, w_stride, k), c = right_of(w + 8 * w_stride, w_stride, k);
 #pragma unroll
-        for (u32 m = 0; m < 4; m++) {
+        for (u32 m = 0; m < M; m++) {
             if (m >= tiles) continue;
             const uint4 x = left_of(rows + 16 * m * stride, stride, k);
             mma(d[m][0], x, b);
@@ -29,9 +30,9 @@ DEV void residual_product(float (&d)[4][2][4], const bf16* rows, u32 stride, u32
 }
 
 // A tile of rows per block. Each value is read, activated and narrowed once; hidden rows never leave the block. Bound by
-// reading and writing the rows.
-template <int WIDTH> DEV void residual(const ResidualArgs& a) {
-    constexpr u32 HIDDEN = WIDTH / 2, ROWS = RESIDUAL_VALUES / HIDDEN, PAIRS = HIDDEN / 16;
+// reading and writing the rows, or by the latency of the weights where there are few.
+template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
+    constexpr u32 HIDDEN = WIDTH / 2, PAIRS = HIDDEN / 16, M = ROWS < 64 ? ROWS / 16 : 4;
     // Eight values more than a row has: the rows of a fragment lie in different banks.
     constexpr u32 STRIDE = WIDTH + 8, HIDDEN_STRIDE = HIDDEN + 8;
     SHARED(bf16, rows);
@@ -41,7 +42,7 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
         return;
     }
     const u32 skip = blockIdx.x % a.tiles * ROWS, begin = blockIdx.x / a.tiles * s.unit + skip;
-    const u32 valid = min(ROWS, s.unit - skip), tiles = (valid + 15) / 16;
+    const u32 valid = min((u32)ROWS, s.unit - skip), tiles = (valid + 15) / 16;
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
     bf16* hidden = rows + (ROWS + s.history) * STRIDE;
@@ -54,13 +55,13 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     {
-        const u32 m = warp / PAIRS * 4, n = warp % PAIRS * 16;
+        const u32 m = warp / PAIRS * M, n = warp % PAIRS * 16;
         const u32 here = m < tiles ? tiles - m : 0;
-        float d[4][2][4] = {};
+        float d[M][2][4] = {};
         if (here > 0) {
             const bf16* w = at<const bf16>(a.first) + (u64)n * a.first_stride;
             for (u32 tap = 0; tap < a.taps; tap++)
-                residual_product<WIDTH>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
+                residual_product<WIDTH, M>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
                                         a.first_stride);
         }
 #pragma unroll
@@ -69,7 +70,7 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
             float2 bias = {0.0f, 0.0f};
             if (a.first_bias) bias = *at<const float2>(a.first_bias + 4 * (u64)i);
 #pragma unroll
-            for (u32 r = 0; r < 4; r++) {
+            for (u32 r = 0; r < M; r++) {
                 if (r >= here) continue;
                 const float* v = d[r][j];
                 bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + i;
@@ -82,19 +83,19 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
     __syncthreads();
     const float* x = at<const float>(s.x) + (u64)(p.first + local) * WIDTH;
     float* out = at<float>(a.out) + (u64)begin * WIDTH;
-    for (u32 part = warp; part < 16; part += 8) {
-        const u32 m = part / (2 * PAIRS) * 4, n = part % (2 * PAIRS) * 16;
+    for (u32 part = warp; part < ROWS / 16 / M * 2 * PAIRS; part += 8) {
+        const u32 m = part / (2 * PAIRS) * M, n = part % (2 * PAIRS) * 16;
         if (m >= tiles) continue;
-        float d[4][2][4] = {};
+        float d[M][2][4] = {};
         const bf16* w = at<const bf16>(a.second) + (u64)n * a.second_stride;
-        residual_product<HIDDEN>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, a.second_stride);
+        residual_product<HIDDEN, M>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, a.second_stride);
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             const u32 i = n + 8 * j + 2 * t;
             float2 bias = {0.0f, 0.0f};
             if (a.second_bias) bias = *at<const float2>(a.second_bias + 4 * (u64)i);
 #pragma unroll
-            for (u32 e = 0; e < 8; e++) {
+            for (u32 e = 0; e < 2 * M; e++) {
                 const u32 row = 16 * (m + e / 2) + g + e % 2 * 8;
                 if (row >= valid) continue;
                 const float2 before = *reinterpret_cast<const float2*>(x + row * WIDTH + i);
@@ -105,7 +106,11 @@ template <int WIDTH> DEV void residual(const ResidualArgs& a) {
     }
 }
 
-KERNEL(residual_32, ResidualArgs, RESIDUAL_THREADS) { residual<32>(a); }
-KERNEL(residual_64, ResidualArgs, RESIDUAL_THREADS) { residual<64>(a); }
-KERNEL(residual_128, ResidualArgs, RESIDUAL_THREADS) { residual<128>(a); }
-KERNEL(residual_256, ResidualArgs, RESIDUAL_THREADS) { residual<256>(a); }
+KERNEL(residual_32, ResidualArgs, RESIDUAL_THREADS) { residual<32, RESIDUAL_VALUES / 16>(a); }
+KERNEL(residual_64, ResidualArgs, RESIDUAL_THREADS) { residual<64, RESIDUAL_VALUES / 32>(a); }
+KERNEL(residual_128, ResidualArgs, RESIDUAL_THREADS) { residual<128, RESIDUAL_VALUES / 64>(a); }
+KERNEL(residual_256, ResidualArgs, RESIDUAL_THREADS) { residual<256, RESIDUAL_VALUES / 128>(a); }
+KERNEL(residual_few_32, ResidualArgs, RESIDUAL_THREADS) { residual<32, RESIDUAL_FEW>(a); }
+KERNEL(residual_few_64, ResidualArgs, RESIDUAL_THREADS) { residual<64, RESIDUAL_FEW>(a); }
+KERNEL(residual_few_128, ResidualArgs, RESIDUAL_THREADS) { residual<128, RESIDUAL_FEW>(a); }
+KERNEL(residual_few_256, ResidualArgs, RESIDUAL_THREADS) { residual<256, RESIDUAL_FEW>(a); }

@@ -15,7 +15,7 @@ struct SampleRow {
 
 struct SampleArgs {
     u64 logits, rows, tokens, history, table, next, spill;
-    u32 stride, n, columns, column, words, table_rows, table_stride, table_bf16, dim, next_stride, first, every;
+    u32 stride, n, columns, column, words, table_rows, table_stride, table_bf16, dim, next_stride, first, every, less, pad;
 };
 
 #ifdef VOCE_EMULATED
@@ -235,6 +235,6 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
         float v = 0.0f;
         if (token < a.table_rows)
             v = a.table_bf16 ? widen(at<const bf16>(a.table)[row + i]) : at<const float>(a.table)[row + i];
-        to[i] = v;
+        to[i] = a.less ? to[i] - v : v;
     }
 }
