@@ -18,6 +18,7 @@ use voce_runtime::cuda::Device;
 use super::args::Threads;
 use super::hear_args::BenchHearArgs;
 use super::hear_report::HearReport;
+use super::hear_window::{Seen, Window};
 use super::limits::Rates;
 use super::{SEED, hear_peers, nothing_to_measure, trace};
 use crate::console::Console;
@@ -40,6 +41,9 @@ pub(super) fn run(console: Console, args: &BenchHearArgs) -> Outcome {
     }
     if !(0.5..=36_000.0).contains(&args.seconds) {
         return Err(Failure::usage("use 0.5 to 36000 seconds"));
+    }
+    if args.warm.is_some_and(|warm| !(0.0..args.seconds).contains(&warm)) {
+        return Err(Failure::usage("use fewer seconds with --warm than with --seconds"));
     }
     if args.lanes > MAX_LANES {
         return Err(Failure::usage(format!("use up to {MAX_LANES} lanes")));
@@ -69,6 +73,8 @@ pub(super) struct Run {
     /// Seconds to the first word of each stream that had one.
     pub(super) first_words: Vec<f64>,
     pub(super) stats: ListenerStats,
+    /// What was timed after the seconds of `--warm`.
+    pub(super) seen: Option<Seen>,
 }
 
 fn one(
@@ -161,16 +167,19 @@ impl Subject<'_> {
         let progress = self.console.progress();
         progress.set_message(format!("hearing {} streams", case.streams));
         let warm = audio.len().min((WARM_UP * listener.info().sample_rate as f64) as usize);
-        hear(listener, &request, Sound { audio: &audio[..warm], times: 1 }, case.streams, feeders)?;
+        hear(listener, &request, Sound { audio: &audio[..warm], times: 1 }, (case.streams, feeders), None)?;
         if listener.info().offline {
             // The lengths that are measured, too: a device chooses how to run each, and sees it twice before it is recorded.
-            hear(listener, &request, Sound { audio, times: args.utterances.min(3) }, case.streams, feeders)?;
+            let sound = Sound { audio, times: args.utterances.min(3) };
+            hear(listener, &request, sound, (case.streams, feeders), None)?;
         }
         let _ = device.map(|d| d.timings());
         let mut best: Option<Run> = None;
         for _ in 0..args.repeat {
             let sound = Sound { audio, times: args.utterances };
-            let run = hear(listener, &request, sound, case.streams, feeders)?;
+            let window =
+                args.warm.map(|after| Window::new(listener, device, after, audio.len(), case.streams));
+            let run = hear(listener, &request, sound, (case.streams, feeders), window)?;
             let cost = |r: &Run| if device.is_some() { r.wall } else { r.cpu.unwrap_or(r.wall) };
             if best.as_ref().is_none_or(|b| cost(&run) < cost(b)) {
                 best = Some(run);
@@ -198,8 +207,8 @@ fn hear(
     listener: &Listener,
     request: &ListenRequest,
     sound: Sound<'_>,
-    streams: usize,
-    feeders: usize,
+    (streams, feeders): (usize, usize),
+    window: Option<Window<'_>>,
 ) -> Outcome<Run> {
     let mut opened = (0..streams).map(|_| listener.listen(request)).collect::<Result<Vec<_>, _>>()?;
     // Utterances that are heard whole are given whole, the next as soon as the model has taken one. A device gets the
@@ -216,7 +225,7 @@ fn hear(
     };
     let together = chunk.is_none() && on_device;
     let unsent = AtomicIsize::new(if together { streams as isize } else { 0 });
-    let unsent = &unsent;
+    let (unsent, timed) = (&unsent, window.as_ref());
     listener.take_stats();
     let (begun, cpu) = (Instant::now(), machine::cpu_time());
     let parts = std::thread::scope(|scope| {
@@ -225,7 +234,7 @@ fn hear(
         while !opened.is_empty() {
             let part = opened.split_off(opened.len().saturating_sub(share));
             parts.push(scope.spawn(move || {
-                let fed = feed(part, sound, (piece, ahead), unsent);
+                let fed = feed(part, sound, (piece, ahead), unsent, timed);
                 if fed.is_err() {
                     // The others do not wait for what will not come.
                     unsent.store(isize::MIN / 2, Ordering::Relaxed);
@@ -243,7 +252,8 @@ fn hear(
         words += part.words;
         first_words.extend(part.first_words);
     }
-    Ok(Run { wall, cpu, mel, words, first_words, stats: listener.take_stats() })
+    let seen = window.and_then(Window::seen);
+    Ok(Run { wall, cpu, mel, words, first_words, stats: listener.take_stats(), seen })
 }
 
 /// What the streams of one feeder came to.
@@ -260,11 +270,13 @@ fn feed(
     Sound { audio, times }: Sound<'_>,
     (piece, ahead): (usize, usize),
     unsent: &AtomicIsize,
+    window: Option<&Window<'_>>,
 ) -> Outcome<Fed> {
     let together = unsent.load(Ordering::Relaxed) > 0;
     let (mut senders, mut readers): (Vec<Option<AudioSender>>, Vec<TranscriptStream>) =
         opened.into_iter().map(|(sender, reader)| (Some(sender), reader)).unzip();
-    let (mut sent, mut ended) = (vec![0; senders.len()], vec![0; senders.len()]);
+    let (mut sent, mut ended) = (vec![0usize; senders.len()], vec![0; senders.len()]);
+    let mut is_in = vec![false; senders.len()];
     let (mut mel, mut words) = (Duration::ZERO, 0);
     while senders.iter().any(Option::is_some) {
         interrupt::check()?;
@@ -272,7 +284,11 @@ fn feed(
         for (i, slot) in senders.iter_mut().enumerate() {
             let Some(sender) = slot else { continue };
             let is_next = sent[i] == 0 && ended[i] > 0;
-            if sender.waiting() >= if is_next { ahead.min(1) } else { ahead } {
+            let waiting = sender.waiting();
+            if let Some(window) = window.filter(|_| ended[i] == 0) {
+                window.pass(sent[i].saturating_sub(waiting), &mut is_in[i]);
+            }
+            if waiting >= if is_next { ahead.min(1) } else { ahead } {
                 continue;
             }
             let part = &audio[sent[i]..(sent[i] + piece).min(audio.len())];

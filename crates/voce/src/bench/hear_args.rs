@@ -40,6 +40,9 @@ pub(crate) struct BenchHearArgs {
     /// Seconds of audio of each stream
     #[arg(long, value_name = "S", env = "VOCE_BENCH_SECONDS", default_value_t = 20.0)]
     pub(crate) seconds: f64,
+    /// Time what comes after this many seconds of every stream by itself (`steady`): rings are full then
+    #[arg(long, value_name = "S", env = "VOCE_BENCH_WARM")]
+    pub(crate) warm: Option<f64>,
     /// Utterances that each stream hears one after the other, each of --seconds: the next waits while one is heard
     #[arg(long, value_name = "N", env = "VOCE_BENCH_UTTERANCES", default_value_t = 1)]
     pub(crate) utterances: usize,

@@ -5,6 +5,7 @@ use voce_engine::listener::Histogram;
 use voce_engine::stage::Per;
 
 use super::hear::{Case, Run, Subject};
+use super::hear_window::Steady;
 use super::limits::{ByStage, KernelTime, Rates, Stage, kernel_times, print_kernels};
 use super::measure::quantile;
 use crate::console::{Console, milliseconds, round};
@@ -40,6 +41,9 @@ pub(super) struct HearReport {
     cpu_seconds: Option<f64>,
     first_word_ms: Option<f64>,
     words: usize,
+    /// What was timed after the seconds of `--warm`; steps, shares, stages and kernels are of this part then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steady: Option<Steady>,
     steps: usize,
     frames_per_step: f64,
     /// Where the time went: shares of model thread and front end together.
@@ -64,8 +68,13 @@ pub(super) struct HearReport {
 impl HearReport {
     pub(super) fn new(subject: &Subject<'_>, case: Case, run: &Run, seconds: f64, peak: Option<f64>) -> Self {
         let (args, info) = (subject.args, subject.listener.info());
-        let kernels = subject.device.map(kernel_times).unwrap_or_default();
-        let s = &run.stats;
+        let rest = subject.device.map(kernel_times).unwrap_or_default();
+        let seen = run.seen.as_ref();
+        let kernels = seen.map_or(rest, |seen| seen.kernels.clone());
+        let s = seen.map_or(&run.stats, |seen| &seen.stats);
+        let frame = f64::from(info.frame_ms) / 1e3;
+        let of_chunk = case.chunk.or(info.default_chunk_ms).map_or(frame, |ms| f64::from(ms) / 1e3);
+        let steady = seen.map(|s| s.steady(args.warm.unwrap_or(0.0), case.streams, frame, of_chunk));
         let steps = s.steps.max(1) as f64;
         let frames = s.frames as f64 / steps;
         let all = seconds * case.streams as f64;
@@ -103,6 +112,7 @@ impl HearReport {
             first_word_ms: (!run.first_words.is_empty())
                 .then(|| round(quantile(&run.first_words, 0.5) * 1e3, 3)),
             words: run.words,
+            steady,
             steps: s.steps,
             frames_per_step: round(frames, 2),
             shares: ByStage(shares.collect()),
@@ -148,11 +158,12 @@ impl HearReport {
             format!("{name}: {took:.3} ms a step, limit {limit:.3} ms, {reached} reached\n")
         };
         let stages: Vec<String> = self.stages.0.iter().map(stage).collect();
+        let steady = self.steady.as_ref().map(Steady::line).unwrap_or_default();
         console.result(&format!(
             "{} ({}, {}, {} threads{lanes}) on {place}; loaded in {:.0} ms\n\
              {} streams{times}, {chunk}, beam {}: {core} streams a core, {:.1} live streams at this pace, {memory} MB\n\
              a step of {:.1} frames takes {:.2} ms (p99 {:.2}, p99.9 {:.2}): {}\n\
-             {}limits: {}",
+             {steady}{}limits: {}",
             self.model,
             self.head,
             self.precision,

@@ -11,6 +11,7 @@ mod hear;
 mod hear_args;
 mod hear_peers;
 mod hear_report;
+mod hear_window;
 pub(crate) mod limits;
 mod measure;
 mod report;
