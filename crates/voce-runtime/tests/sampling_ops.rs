@@ -431,3 +431,35 @@ fn tokens_that_were_sent_arrive_in_order_as_they_were_then() {
         assert_eq!(tokens.row(2), [23, 7], "{name}");
     });
 }
+
+#[test]
+fn rows_that_were_sent_arrive_as_they_were_then() {
+    each_exec(|exec, name| {
+        let (mut x, mut sent) = (Buffer::new(3, 4), SentTokens::default());
+        for round in 0..4 {
+            let values: Vec<f32> = (0..8).map(|i| (round * 8 + i) as f32 - 9.5).collect();
+            exec.set_rows(&mut x, &[0, 1], &values);
+            exec.send_rows(&x, 2, &mut sent);
+            // Written over while they are under way.
+            exec.set_rows(&mut x, &[1, 2], &[77.0; 8]);
+            let got: Vec<f32> = exec.receive_tokens(&mut sent).iter().map(|w| f32::from_bits(*w)).collect();
+            assert_eq!(got, values, "{name} round {round}");
+        }
+    });
+}
+
+#[test]
+fn an_executor_that_follows_another_sees_what_that_one_wrote() {
+    each_exec(|exec, name| {
+        let Some(mut other) = exec.beside().unwrap() else { return };
+        let mut tokens = Tokens::new(2, 2, 7);
+        for round in 0..4 {
+            other.set_tokens(&mut tokens, &[0, 1], 0, &[round, round + 1]);
+            exec.follow(&mut other);
+            exec.set_tokens(&mut tokens, &[1], 1, &[50 + round]);
+            exec.fetch_tokens(&mut tokens);
+            assert_eq!(tokens.row(0)[0], round, "{name}");
+            assert_eq!(tokens.row(1), [round + 1, 50 + round], "{name}");
+        }
+    });
+}

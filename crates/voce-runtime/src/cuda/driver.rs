@@ -78,7 +78,9 @@ pub(crate) enum Command {
 
 /// Moments that a stream keeps, and those besides at which something that was sent to the host is there.
 pub(crate) const MOMENTS: usize = 4;
-pub(crate) const ARRIVALS: usize = 2;
+pub(crate) const ARRIVALS: usize = 4;
+/// The moment after these that other streams wait for.
+pub(crate) const MEETING: usize = MOMENTS + ARRIVALS;
 
 /// A device's work queue: what is enqueued runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +147,9 @@ pub(crate) trait Driver: Send + Sync {
     fn send(&self, stream: Stream, from: Address, to: &mut [u8], moment: usize) -> Result<(), CudaError>;
     /// Waits until a stream has passed a moment.
     fn pass(&self, stream: Stream, moment: usize) -> Result<(), CudaError>;
+    /// What is enqueued on `stream` from now on begins when all that was enqueued on `other` so far has run; the host does
+    /// not wait.
+    fn follow(&self, stream: Stream, other: Stream) -> Result<(), CudaError>;
     /// Keeps host memory in its place, so that copies need no other in between; whether it could.
     fn pin(&self, at: usize, bytes: usize) -> bool;
     /// Ends that; the memory is still there.

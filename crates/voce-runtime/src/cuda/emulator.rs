@@ -332,6 +332,12 @@ impl Driver for Emulator {
         Ok(())
     }
 
+    fn follow(&self, _: Stream, other: Stream) -> Result<(), CudaError> {
+        // Commands have run when they are enqueued; copies may be late.
+        self.catch_up(Some(other));
+        Ok(())
+    }
+
     fn pin(&self, at: usize, bytes: usize) -> bool {
         self.late.lock().unwrap_or_else(|e| e.into_inner()).pinned.insert(at, bytes);
         true

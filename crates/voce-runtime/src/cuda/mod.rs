@@ -195,6 +195,17 @@ impl Cuda {
         self.queue.wait();
     }
 
+    pub(crate) fn follow(&mut self, other: &mut Self) {
+        self.queue.follow(&mut other.queue);
+    }
+
+    /// Takes over lack of memory of another executor, which goes on then.
+    pub(crate) fn take_failure(&mut self, other: &mut Self) {
+        if let Some(failed) = other.queue.failed.take() {
+            self.queue.fail(failed);
+        }
+    }
+
     pub(crate) fn note(&mut self, moment: usize) {
         assert!(moment < driver::MOMENTS, "a moment that is kept");
         self.queue.note(moment);

@@ -8,9 +8,7 @@ use std::sync::{Mutex, OnceLock, RwLock};
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
 
-use super::driver::{
-    ARRIVALS, Address, Command, DeviceInfo, Driver, Graph, KernelId, MOMENTS, Shape, Stream,
-};
+use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MEETING, Shape, Stream};
 use super::products::{Plan, ProductKey, check_lt};
 use super::program::Parts;
 use super::{CudaError, compiled, libraries, program};
@@ -463,7 +461,7 @@ impl Driver for Nvidia {
             let workspace = self.alloc(WORKSPACE)?;
             self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, workspace);
             let mut moments = Events::default();
-            (0..MOMENTS + ARRIVALS).try_for_each(|_| moments.make().map(drop))?;
+            (0..=MEETING).try_for_each(|_| moments.make().map(drop))?;
             self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, moments);
             Ok(stream)
         };
@@ -530,6 +528,18 @@ impl Driver for Nvidia {
         };
         // SAFETY: an event of this device, which its stream keeps.
         event.map_or(Ok(()), |event| check("cuEventSynchronize", unsafe { cu::cuEventSynchronize(event) }))
+    }
+
+    fn follow(&self, stream: Stream, other: Stream) -> Result<(), CudaError> {
+        self.enter()?;
+        self.note(other, MEETING)?;
+        let event = {
+            let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
+            moments.get(&other.0).and_then(|e| e.0.get(MEETING)).copied()
+        };
+        let Some(event) = event else { return Ok(()) };
+        // SAFETY: a stream and an event of this device; what the event stands for is fixed by this call.
+        check("cuStreamWaitEvent", unsafe { cu::cuStreamWaitEvent(stream.0 as cu::CUstream, event, 0) })
     }
 
     fn pin(&self, at: usize, bytes: usize) -> bool {

@@ -315,6 +315,15 @@ impl Queue {
         }
     }
 
+    /// What is recorded from now on runs after all that was recorded on another queue of the device so far.
+    pub(crate) fn follow(&mut self, other: &mut Self) {
+        other.flush();
+        self.flush();
+        if self.rehearsal.is_none() && other.rehearsal.is_none() && self.status().is_ok() {
+            self.check(self.device.driver.follow(self.stream, other.stream));
+        }
+    }
+
     /// The device has copied all tables.
     fn arrived(&mut self) {
         self.areas.iter_mut().for_each(Area::arrived);

@@ -14,8 +14,9 @@ use crate::memory::AlignedVec;
 
 /// Bytes of an area, unless a table is larger.
 pub(super) const TABLES: usize = 1 << 20;
-/// Areas' worth of recordings that may be on their way.
-const AHEAD: usize = 3;
+/// Areas' worth of recordings that may be on their way. An executor that always has a step under way never finds all of
+/// them copied: it waits for the device once they are full.
+const AHEAD: usize = 15;
 /// Where a table may start, in bytes.
 const ALIGN: usize = 16;
 /// Bytes up to which a driver sends pageable memory among its commands.

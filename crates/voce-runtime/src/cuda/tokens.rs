@@ -184,6 +184,11 @@ impl Cuda {
         self.queue.send(at, to)
     }
 
+    pub(crate) fn send_rows(&mut self, rows: &Buffer, to: &mut [u32]) -> usize {
+        let at = self.read(rows);
+        self.queue.send(at, to)
+    }
+
     pub(crate) fn embed(&mut self, op: &EmbedOp<'_>, out: &mut Buffer) {
         let dim = out.cols() as u32;
         let (tokens, out) = (self.tokens(op.tokens), self.write(out));

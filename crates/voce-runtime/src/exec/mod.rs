@@ -225,6 +225,27 @@ impl Exec {
         }
     }
 
+    /// Another executor of the same device, to run ops beside this one's; none where threads run them.
+    pub fn beside(&self) -> Result<Option<Self>, RuntimeError> {
+        self.device().map(Self::on).transpose()
+    }
+
+    /// Ops from now on run after all ops of another executor of the device so far; the host does not wait. On a CPU an
+    /// op has run when its call returns.
+    pub fn follow(&mut self, other: &mut Self) {
+        if let (Some(cuda), Some(other)) = (&mut self.cuda, &mut other.cuda) {
+            cuda.follow(other);
+        }
+    }
+
+    /// Takes over the lack of memory of an executor that works for this one: it becomes this one's [`Exec::status`], and
+    /// the other goes on.
+    pub fn take_failure(&mut self, other: &mut Self) {
+        if let (Some(cuda), Some(other)) = (&mut self.cuda, &mut other.cuda) {
+            cuda.take_failure(other);
+        }
+    }
+
     /// Waits until every op has run.
     pub fn finish(&mut self) {
         if let Some(cuda) = &mut self.cuda {

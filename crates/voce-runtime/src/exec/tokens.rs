@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use super::Exec;
+use super::{Buffer, Exec};
 use crate::cuda::{Memory, Pinned};
 use crate::memory::{AlignedVec, PAGES_FROM, volume};
 
@@ -210,30 +210,37 @@ impl Exec {
 
     /// Sends words as they are after the ops so far to the host, and does not wait: [`Exec::receive_tokens`] does.
     pub fn send_tokens(&mut self, tokens: &Tokens, sent: &mut SentTokens) {
-        let len = tokens.words.len();
-        let spare = sent.spare.pop().filter(|p| p.len == len);
-        let parcel = match &mut self.cuda {
-            None => {
-                let mut parcel = spare.unwrap_or_else(|| Parcel {
-                    pinned: None,
-                    words: AlignedVec::zeroed(len),
-                    len,
-                    moment: None,
-                });
-                parcel.words[..len].copy_from_slice(&tokens.words);
-                parcel
-            }
-            Some(cuda) => {
-                let mut parcel = spare.unwrap_or_else(|| {
-                    // On pages of its own: what shares a page with page-locked memory may be taken for such.
-                    let words = AlignedVec::zeroed(len.max(PAGES_FROM / size_of::<u32>()));
-                    Parcel { pinned: Pinned::new(cuda.device(), &words[..]), words, len, moment: None }
-                });
-                parcel.moment = Some(cuda.send_tokens(tokens, &mut parcel.words[..len]));
-                parcel
-            }
-        };
+        let mut parcel = self.parcel(tokens.words.len(), sent);
+        let to = &mut parcel.words[..parcel.len];
+        match &mut self.cuda {
+            None => to.copy_from_slice(&tokens.words),
+            Some(cuda) => parcel.moment = Some(cuda.send_tokens(tokens, to)),
+        }
         sent.under_way.push_back(parcel);
+    }
+
+    /// As [`Exec::send_tokens`], the first rows of a buffer: a word is the bits of a value.
+    pub fn send_rows(&mut self, buffer: &Buffer, rows: usize, sent: &mut SentTokens) {
+        let mut parcel = self.parcel(rows * buffer.cols(), sent);
+        let to = &mut parcel.words[..parcel.len];
+        match &mut self.cuda {
+            None => to.iter_mut().zip(buffer.head(rows)).for_each(|(word, value)| *word = value.to_bits()),
+            Some(cuda) => parcel.moment = Some(cuda.send_rows(buffer, to)),
+        }
+        sent.under_way.push_back(parcel);
+    }
+
+    /// A parcel for some words: one that was received before, if it fits.
+    fn parcel(&self, len: usize, sent: &mut SentTokens) -> Parcel {
+        if let Some(spare) = sent.spare.pop().filter(|p| p.len == len) {
+            return spare;
+        }
+        let Some(cuda) = &self.cuda else {
+            return Parcel { pinned: None, words: AlignedVec::zeroed(len), len, moment: None };
+        };
+        // On pages of its own: what shares a page with page-locked memory may be taken for such.
+        let words = AlignedVec::zeroed(len.max(PAGES_FROM / size_of::<u32>()));
+        Parcel { pinned: Pinned::new(cuda.device(), &words[..]), words, len, moment: None }
     }
 
     /// The words that were sent first of those that were not received yet, slot by slot; waits for a device. Nothing where
