@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use kyutai_mimi::Dice;
 use kyutai_stt::{CASES, Case, Notes, Queues, Story, alone, alone_as, plain, rows, step};
 use voce_models::hearing::{EarRoom, Hearing, HearingError, Hotword, Offer, Planned, TrackRequest};
+use voce_models::kyutai::stt::Stt;
+use voce_runtime::Exec;
 
 /// Frames of the recordings that a device, which is emulated and slow, is given.
 fn some(audio: &[f32], frames: usize, size: usize) -> &[f32] {
@@ -149,6 +151,96 @@ fn streams_in_company_are_streams_alone() {
             }
             assert_eq!(story, solo, "{name}");
         }
+    }
+}
+
+/// Streams that join, leave and begin anew by the dice; with `ahead` a step is told after the next was asked for. The
+/// stories of those that came to their end.
+fn crowd(stt: &Stt, exec: &mut Exec, audios: &[Vec<f32>], ahead: bool) -> Vec<Option<Story>> {
+    let (size, mut dice) = (stt.info().frame_size, Dice(7));
+    let room = EarRoom { slots: 3, slot_frames: 3, frames: 7 };
+    let mut ear = stt.ear(room);
+    ear.reserve(exec).unwrap().check().unwrap();
+    let hot = TrackRequest { temperature: Some(0.8), seed: Some(3), ..plain() };
+    let tracks = [stt.track(&plain(), None).unwrap(), stt.track(&hot, None).unwrap()];
+    let queues = Queues(vec![VecDeque::new(); room.slots].into());
+    let mut notes = Notes(vec![Story::default(); room.slots]);
+    let mut stories = vec![None; audios.len()];
+    let mut who: Vec<Option<usize>> = vec![None; room.slots];
+    let (mut next, mut over, mut overlaps) = (0, 0, 0);
+    let mut under_way: VecDeque<Vec<Planned>> = VecDeque::new();
+    while over < audios.len() {
+        for (slot, who) in who.iter_mut().enumerate() {
+            // Somebody leaves, whatever is under way, or another part begins in the same slot.
+            if who.is_some() && dice.below(12) == 0 {
+                ear.free(slot);
+                (*who, over) = (None, over + 1);
+            }
+            if who.is_none() && next < audios.len() && dice.below(2) == 0 {
+                ear.start(exec, slot, &tracks[next % 2]).unwrap();
+                queues.0.lock().unwrap()[slot] = rows(stt, &audios[next]).into();
+                (*who, notes.0[slot]) = (Some(next), Story::default());
+                next += 1;
+            }
+        }
+        let (mut planned, mut left): (Vec<Planned>, usize) = (Vec::new(), room.frames);
+        for slot in (0..room.slots).filter(|&slot| who[slot].is_some()) {
+            let waiting = queues.0.lock().unwrap()[slot].len() / size;
+            let frames = (1 + dice.below(3)).min(left);
+            if frames == 0 || dice.below(4) == 0 {
+                continue;
+            }
+            if let Some(p) = ear.plan(slot, Offer { rows: waiting, closes: true }, frames) {
+                left -= p.frames;
+                planned.push(p);
+            }
+        }
+        if !planned.is_empty() {
+            ear.take(exec, &planned, &queues);
+            ear.encode(exec, &planned);
+            ear.begin(exec, &planned);
+            under_way.push_back(planned.clone());
+        }
+        // A step that closes somebody is told before anything else.
+        let closing: Vec<usize> = planned.iter().filter(|p| p.closes).map(|p| p.slot).collect();
+        overlaps += usize::from(under_way.len() > 1);
+        let keep = usize::from(ahead && closing.is_empty() && !planned.is_empty());
+        while under_way.len() > keep {
+            ear.decode(exec, &under_way.pop_front().unwrap(), &mut notes);
+        }
+        if !closing.is_empty() {
+            ear.flush(exec, &closing, &mut notes);
+        }
+        for slot in closing {
+            ear.free(slot);
+            stories[who[slot].take().unwrap()] = Some(std::mem::take(&mut notes.0[slot]));
+            over += 1;
+        }
+    }
+    exec.status().unwrap();
+    assert_eq!(overlaps > 4, ahead, "{overlaps} steps");
+    stories
+}
+
+#[test]
+fn steps_that_overlap_hear_what_steps_in_turn_hear() {
+    for name in cases() {
+        let case = Case::new(name);
+        let mut exec = backend::exec(1);
+        let stt = case.load(&mut exec);
+        let (size, whole, mut dice) = (case.mimi.frame_size(), case.audio(), Dice(5));
+        let is_device = backend::device().is_some();
+        let audios: Vec<Vec<f32>> = (0..if is_device { 8 } else { 30 })
+            .map(|_| {
+                let first = dice.below(whole.len() / 3);
+                let length = (3 + dice.below(if is_device { 9 } else { 24 })) * size - dice.below(size);
+                whole[first..(first + length).min(whole.len())].to_vec()
+            })
+            .collect();
+        let [turns, overlapped] = [false, true].map(|ahead| crowd(&stt, &mut exec, &audios, ahead));
+        assert_eq!(turns, overlapped, "{name}");
+        let told = turns.iter().flatten().count();
+        assert!(told >= 3 && told < audios.len(), "{name}: {told} came to their end");
     }
 }
 

@@ -23,7 +23,7 @@ pub use spread::MAX_LANES;
 pub(crate) use spread::{Lanes, Seat, count, shares, threads};
 pub(crate) use team::Team;
 pub use team::default_threads;
-pub(crate) use turn::Turn;
+pub(crate) use turn::{Turn, Turned};
 
 /// What a lane does: the streams of one kind of model, and its slots.
 pub(crate) trait Work {

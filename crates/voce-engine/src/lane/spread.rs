@@ -21,11 +21,11 @@ const DEVICE_THREADS: usize = 8;
 /// Streams of each lane, counted up by those who ask for one and down by the lane.
 pub(crate) type Live = Arc<[AtomicUsize]>;
 
-/// How many lanes share `slots` slots; `asked` is 0 where nobody asked. One when kernels are timed: a second would
-/// distort the timings.
-pub(crate) fn count(asked: usize, slots: usize, place: &Place) -> usize {
+/// How many lanes share `slots` slots; `asked` is 0 where nobody asked. One when kernels are timed, as a second would
+/// distort the timings, and where one keeps a device busy.
+pub(crate) fn count(asked: usize, slots: usize, place: &Place, one_is_enough: bool) -> usize {
     let chosen = match &place.device {
-        Some(device) if !device.tuning().events => DEVICE_LANES,
+        Some(device) if !one_is_enough && !device.tuning().events => DEVICE_LANES,
         _ => 1,
     };
     (if asked == 0 { chosen } else { asked }).min(MAX_LANES).min(slots)

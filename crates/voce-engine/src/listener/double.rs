@@ -1,6 +1,7 @@
 //! A model for tests: it takes plain samples at 24 kHz and hears in each frame the token whose number its first sample is,
 //! some frames later; it tells pauses and where words end. Nothing in the listener knows it.
 
+use std::collections::VecDeque;
 use std::io::BufRead;
 use std::sync::{Arc, Mutex};
 
@@ -29,12 +30,16 @@ pub(super) struct Log {
     pub steps: Vec<Vec<(usize, usize)>>,
     /// Streams of each step that nobody heard.
     pub warmed: Vec<usize>,
+    /// Steps that were asked for before the one before them was told.
+    pub ahead: usize,
 }
 
 /// The model.
 pub(super) struct Double {
     info: HearingInfo,
     tokenizer: Tokenizer,
+    /// Whether its ears run ahead.
+    ahead: bool,
     pub log: Arc<Mutex<Log>>,
 }
 
@@ -78,10 +83,17 @@ impl Double {
             vocab: pieces.len(),
             durations: delay > 0,
             end_token: Some(5),
+            one_lane: false,
             phases: ["encoder", "search"],
             stages: Vec::new(),
         };
-        Arc::new(Self { info, tokenizer: tokenizer(&pieces), log: Arc::default() })
+        Arc::new(Self { info, tokenizer: tokenizer(&pieces), ahead: false, log: Arc::default() })
+    }
+
+    /// The same with ears that run ahead.
+    pub(super) fn ahead(delay: usize) -> Arc<Self> {
+        let double = Self::new(delay);
+        Arc::new(Self { ahead: true, ..Arc::into_inner(double).expect("nobody else has it") })
     }
 }
 
@@ -125,6 +137,9 @@ impl Hearing for Double {
             delay: self.info.delay,
             slots: (0..room.slots).map(|_| Listening::default()).collect(),
             taken: Vec::new(),
+            under_way: VecDeque::new(),
+            ahead: self.ahead,
+            started: 0,
             log: self.log.clone(),
         })
     }
@@ -171,12 +186,21 @@ struct Listening {
     decoded: usize,
     /// Whether a word is under way.
     in_word: bool,
+    /// Which of all streams it is.
+    number: usize,
 }
+
+/// What a step has taken: whose, which of all streams that was, and its samples.
+type Taken = Vec<(usize, usize, Vec<f32>)>;
 
 struct DoubleEar {
     delay: usize,
     slots: Vec<Listening>,
-    taken: Vec<Vec<f32>>,
+    taken: Taken,
+    /// Steps that were not told yet.
+    under_way: VecDeque<Taken>,
+    ahead: bool,
+    started: usize,
     log: Arc<Mutex<Log>>,
 }
 
@@ -210,7 +234,8 @@ impl Ear for DoubleEar {
     }
 
     fn start(&mut self, _: &mut Exec, slot: usize, _: &Track) -> Result<(), RuntimeError> {
-        self.slots[slot] = Listening::default();
+        self.started += 1;
+        self.slots[slot] = Listening { number: self.started, ..Listening::default() };
         Ok(())
     }
 
@@ -233,28 +258,42 @@ impl Ear for DoubleEar {
         for p in planned {
             let mut values = vec![0.0; p.rows * FRAME];
             rows.take(p, &mut values);
-            self.taken.push(values.chunks_exact(FRAME).map(|row| row[0]).collect());
+            let samples = values.chunks_exact(FRAME).map(|row| row[0]).collect();
+            self.taken.push((p.slot, self.slots[p.slot].number, samples));
         }
         lock(&self.log).steps.push(planned.iter().map(|p| (p.slot, p.rows)).collect());
     }
 
     fn encode(&mut self, _: &mut Exec, _: &[Planned]) {}
 
-    fn decode(&mut self, _: &mut Exec, planned: &[Planned], heed: &mut dyn Heed) {
-        for (p, samples) in planned.iter().zip(std::mem::take(&mut self.taken)) {
-            samples.into_iter().for_each(|sample| self.hear(p.slot, sample, heed));
+    fn runs_ahead(&self) -> bool {
+        self.ahead
+    }
+
+    fn begin(&mut self, _: &mut Exec, _: &[Planned]) {
+        lock(&self.log).ahead += usize::from(!self.under_way.is_empty());
+        self.under_way.push_back(std::mem::take(&mut self.taken));
+        assert!(self.under_way.len() <= if self.ahead { 2 } else { 1 });
+    }
+
+    fn decode(&mut self, _: &mut Exec, _: &[Planned], heed: &mut dyn Heed) {
+        for (slot, number, samples) in self.under_way.pop_front().expect("a step that was begun") {
+            if self.slots[slot].number == number {
+                samples.into_iter().for_each(|sample| self.hear(slot, sample, heed));
+            }
         }
     }
 
     fn flush(&mut self, _: &mut Exec, slots: &[usize], heed: &mut dyn Heed) {
         for &slot in slots {
+            assert!(self.under_way.is_empty(), "all steps are told before the end");
             (0..self.delay).for_each(|_| self.hear(slot, 0.0, heed));
             heed.concluded(slot, Heard::default(), Vec::new());
         }
     }
 
     fn save(&mut self, _: &mut Exec, slot: usize, waiting: &[f32]) -> Vec<u8> {
-        assert!(waiting.is_empty(), "every row is stepped before a snapshot");
+        assert!(waiting.is_empty() && self.under_way.is_empty(), "every row is stepped before a snapshot");
         let s = &self.slots[slot];
         let mut w = Writer::new(MAGIC);
         w.floats(&s.late);
@@ -264,10 +303,15 @@ impl Ear for DoubleEar {
     }
 
     fn restore(&mut self, _: &mut Exec, slot: usize, _: &Track, saved: &[u8]) -> Result<(), HearingError> {
+        let number = self.slots[slot].number;
         let read = || {
             let mut r = Reader::new(saved, MAGIC)?;
-            let s =
-                Listening { late: r.floats(self.delay)?, decoded: r.position()?, in_word: r.count(1)? == 1 };
+            let s = Listening {
+                late: r.floats(self.delay)?,
+                decoded: r.position()?,
+                in_word: r.count(1)? == 1,
+                number,
+            };
             r.finish().map(|()| s)
         };
         self.slots[slot] = read().map_err(|e| HearingError::Snapshot(e.to_string()))?;

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod double;
 mod event;
+mod flight;
 mod histogram;
 mod info;
 mod inlet;
@@ -27,6 +28,7 @@ mod utterance;
 mod words;
 mod work;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -123,7 +125,7 @@ impl Listener {
         options: &ListenerOptions,
     ) -> Result<Self, EngineError> {
         let slots = options.slots.clamp(1, MAX_SLOTS);
-        let lanes = lane::count(options.lanes, slots, place);
+        let lanes = lane::count(options.lanes, slots, place, hearing.info().one_lane);
         let threads = lane::threads(options.threads, lanes, place);
         let about = hearing.info();
         let slot_frames =
@@ -164,6 +166,8 @@ impl Listener {
                     pulse: pulse.clone(),
                     faults: options.faults.clone(),
                     planning: Planning::default(),
+                    flights: VecDeque::new(),
+                    landed: None,
                     warm_track: warm_track.clone(),
                     usual_track: usual_track.clone(),
                 };
@@ -351,7 +355,7 @@ fn ears(
         let mut manned = Vec::with_capacity(asked.lanes);
         let mut reserved = Reserved::default();
         for slots in lane::shares(asked.slots, asked.lanes) {
-            let mut team = team(threads, place, options.pin)?;
+            let mut team = team(threads, place, options.pin, hearing.info().one_lane)?;
             let mut ear = hearing.ear(EarRoom { slots, ..asked.lane(frames) });
             let more = ear.reserve(&mut team.exec)?;
             reserved.given += more.given;
@@ -367,10 +371,10 @@ fn ears(
     }
 }
 
-/// A lane's executor with its threads, which on a device do the host's part.
-fn team(threads: usize, place: &Place, pin: bool) -> Result<Team, EngineError> {
+/// A lane's executor with its threads, which on a device do the host's part; `first` is whether it goes before others there.
+fn team(threads: usize, place: &Place, pin: bool, first: bool) -> Result<Team, EngineError> {
     Team::new(threads, pin, || {
-        let exec = place.exec(threads)?;
+        let exec = place.exec_with(threads, first)?;
         Ok(if place.device.is_some() { exec.with_threads(threads)? } else { exec })
     })
 }

@@ -6,7 +6,10 @@ use super::double::{Double, FRAME, RATE};
 use super::*;
 
 fn open(delay: usize, slots: usize) -> (Arc<Double>, Listener) {
-    let double = Double::new(delay);
+    open_with(Double::new(delay), slots)
+}
+
+fn open_with(double: Arc<Double>, slots: usize) -> (Arc<Double>, Listener) {
     let options = ListenerOptions { threads: 1, slots, ..Default::default() };
     let place = Place::new(&crate::device::Placement::Cpu, None).unwrap();
     let listener = Listener::start("double".into(), double.clone(), &place, &options).unwrap();
@@ -152,4 +155,68 @@ fn files_take_a_small_share_while_somebody_is_live() {
         let first: &[(usize, usize)] = if live { &[(3, 1), (0, 1)] } else { &[(0, 60), (1, 60), (2, 60)] };
         assert_eq!(steps[0], first);
     }
+}
+
+/// Streams with random words, parts, snapshots and readers that leave, all of them there from the start.
+fn crowd(listener: &Listener, streams: u32) -> Vec<Vec<String>> {
+    let mut dice = 0x2545_f491u32;
+    let mut roll = move |n: u32| {
+        dice ^= dice << 13;
+        dice ^= dice >> 17;
+        dice ^= dice << 5;
+        dice % n
+    };
+    let mut running = Vec::new();
+    // A frame a step, while the others wait.
+    let request = ListenRequest { chunks_per_step: 1, ..Default::default() };
+    for i in 0..streams {
+        let (mut sender, stream) = listener.listen(&request).unwrap();
+        let mut token = || [0, 0, 1, 2, 4][roll(5) as usize];
+        let words: Vec<u32> = (0..30).map(|_| token()).collect();
+        sender.push(&audio(&words)).unwrap();
+        let leaves = roll(4) == 0;
+        if roll(3) == 0 {
+            sender.end_utterance();
+        }
+        let mut sender = if i % 5 == 4 {
+            // The stream goes on in another slot.
+            let saved = sender.snapshot().unwrap();
+            let (sender, rest) = listener.resume(&saved, &request).unwrap();
+            drop(stream);
+            running.push((leaves, rest));
+            sender
+        } else {
+            running.push((leaves, stream));
+            sender
+        };
+        sender.push(&audio(&words[..10])).unwrap();
+        sender.finish();
+    }
+    let stay = running.into_iter().filter_map(|(leaves, stream)| (!leaves).then_some(stream));
+    stay.map(texts).collect()
+}
+
+#[test]
+fn steps_that_are_asked_for_ahead_tell_what_steps_in_turn_tell() {
+    for delay in [0, 3] {
+        let ((_, turns), (double, ahead)) = (open(delay, 40), open_with(Double::ahead(delay), 40));
+        let want = crowd(&turns, 20);
+        assert!(want.len() > 8 && want.iter().all(|texts| texts.len() > 4));
+        assert_eq!(crowd(&ahead, 20), want, "{delay}");
+        assert!(lock(&double.log).ahead > 10, "{}", lock(&double.log).ahead);
+    }
+}
+
+#[test]
+fn nothing_is_held_back_for_a_step_that_nobody_waits_for() {
+    let (double, listener) = open_with(Double::ahead(0), 2);
+    let request = ListenRequest { pauses: true, ..Default::default() };
+    let (mut sender, mut stream) = listener.listen(&request).unwrap();
+    for _ in 0..3 {
+        // Each frame is told before any more audio comes.
+        sender.push(&audio(&[0])).unwrap();
+        assert!(matches!(stream.next(), Some(Ok(ListenEvent::Pause { .. }))));
+    }
+    sender.finish();
+    assert_eq!((stream.count(), lock(&double.log).ahead), (0, 0));
 }

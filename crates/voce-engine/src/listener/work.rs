@@ -1,12 +1,14 @@
 //! What a listener's lane does: it owns an ear and the streams in its slots, and steps what has audio for a chunk.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Track};
 use voce_runtime::Exec;
 
 use super::event::EndReason;
+use super::flight::{Flight, Times};
 use super::inlet::{self, Mark};
 use super::share::{Pace, Share};
 use super::slot::{Ask, NewStream};
@@ -25,6 +27,10 @@ pub(super) const STEP_FRAMES: usize = 512;
 /// The same of all lanes of a device, which has room for thousands of streams.
 pub(super) const DEVICE_STEP_FRAMES: usize = 1 << 16;
 
+/// The next step is asked for ahead when it has one frame or more for this many of the step under way: a step of few
+/// streams would only keep those waiting that come next.
+const AHEAD_PART: usize = 2;
+
 /// Numbers of streams that each have their own step prepared.
 const FEW_SIZES: usize = 8;
 
@@ -41,6 +47,10 @@ pub(super) struct Hear {
     pub pulse: Arc<Pulse>,
     pub faults: Faults,
     pub planning: Planning,
+    /// Steps that were asked for and not told yet, the oldest first: one, or two while the first of them is told.
+    pub flights: VecDeque<Flight>,
+    /// When a step was told last.
+    pub landed: Option<Instant>,
     /// A stream of the shortest chunks, and one of those that streams have unless they ask for others.
     pub warm_track: Track,
     pub usual_track: Track,
@@ -68,15 +78,6 @@ impl Planning {
     }
 }
 
-/// How long the phases of a step took.
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    front: Duration,
-    encode: Duration,
-    decode: Duration,
-    total: Duration,
-}
-
 impl Work for Hear {
     fn admit(&mut self, exec: &mut Exec) {
         while let Some(free) = self.streams.slots.iter().position(Option::is_none)
@@ -97,22 +98,29 @@ impl Work for Hear {
     }
 
     fn step(&mut self, exec: &mut Exec) -> bool {
+        if !self.flights.is_empty() && !self.should_run_ahead(exec) {
+            return self.land(exec);
+        }
         let begun = Instant::now();
         let did = self.gather(exec);
         self.let_go();
         if self.planning.planned.is_empty() {
-            return did;
+            return self.land(exec) || did;
         }
         self.pulse.begin(self.stage());
         self.faults.pass(FaultPoint::Step);
-        let Some((times, decoding)) = self.run(exec, begun) else { return true };
-        let frames = self.count(times, decoding);
-        self.planning.share.record(self.planning.frames, times.total);
-        self.settle(exec);
-        let first = self.streams.seat.first_slot;
-        let slots = self.planning.planned.iter().map(|p| first + p.slot);
-        self.pulse.end(self.stage(), begun.elapsed(), frames, slots);
-        self.let_go();
+        self.ask(exec, begun);
+        if exec.status().is_err() {
+            self.ground(exec, Vec::new());
+            return true;
+        }
+        if self.flights.len() > 1 {
+            // The device goes on with the step that was asked for just now.
+            self.land(exec);
+        }
+        if !self.should_run_ahead(exec) {
+            self.land(exec);
+        }
         true
     }
 
@@ -121,6 +129,7 @@ impl Work for Hear {
     }
 
     fn warm(&mut self, exec: &mut Exec) {
+        self.land(exec);
         // While another lane has streams, the model is warm.
         if self.streams.seat.all_are_empty() {
             self.pulse.begin(self.stage());
@@ -143,6 +152,7 @@ impl Hear {
     /// Tells the ear which slots are empty.
     fn let_go(&mut self) {
         for slot in self.streams.take_freed() {
+            self.flights.iter_mut().for_each(|f| f.planned.retain(|p| p.slot != slot));
             if self.streams.slots[slot].is_none() {
                 self.ear.free(slot);
             }
@@ -174,6 +184,7 @@ impl Hear {
 
     /// Steps of silence of every size that streams will have: a device has its graphs and algorithms ready then.
     fn prepare(&mut self, exec: &mut Exec) {
+        self.land(exec);
         if !self.is_idle() {
             return;
         }
@@ -186,6 +197,23 @@ impl Hear {
         }
         self.pulse.warmed(self.stage());
         self.recover(exec, &[]);
+    }
+
+    /// Whether to ask for the next step before the one under way is told: where enough rows wait that the device would not
+    /// be done sooner with both in turn, and nobody waits for something that has to come between them.
+    fn should_run_ahead(&self, exec: &Exec) -> bool {
+        let may = |f: &&Flight| self.ear.runs_ahead() && !f.closes() && !exec.fills_device(f.planned.len());
+        let Some(flight) = self.flights.front().filter(may) else { return false };
+        let mut waiting = 0;
+        for (i, slot) in self.streams.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let offer = slot.inlet.offer(self.ear.wants(i));
+            if offer.abandoned || (offer.rows == 0 && offer.mark.is_some()) {
+                return false;
+            }
+            waiting += usize::from(offer.rows > 0 && !slot.outlet.is_full());
+        }
+        waiting > 0 && waiting * AHEAD_PART >= flight.planned.len()
     }
 
     /// Goes on after lack of memory: streams that took part in what failed end, and no other does.
@@ -281,8 +309,7 @@ impl Hear {
         if self.planning.frames > 0 && frames > most {
             return false;
         }
-        if let Some(slot) = &mut self.streams.slots[planned.slot] {
-            (slot.planned, slot.frames) = (planned, 0);
+        if self.streams.slots[planned.slot].is_some() {
             self.planning.frames = frames;
             self.planning.planned.push(planned);
         }
@@ -303,6 +330,11 @@ impl Hear {
             if slot.outlet.is_full() {
                 return None;
             }
+            // What is no step waits until the one under way is told.
+            let may_act = self.flights.is_empty();
+            if offer.abandoned && !may_act {
+                return None;
+            }
             if offer.abandoned {
                 self.streams.free(i, Err(EngineError::Abandoned));
                 *did = true;
@@ -310,7 +342,7 @@ impl Hear {
             }
             let closes = offer.mark == Some(true);
             let planned = self.ear.plan(i, Offer { rows: offer.rows, closes }, slot.room(room));
-            if planned.is_some() {
+            if planned.is_some() || !may_act {
                 return planned;
             }
             match offer.mark {
@@ -328,54 +360,94 @@ impl Hear {
         }
     }
 
-    /// Runs the planned step. Returns how long its phases took and when decoding began, or none if the device failed.
-    fn run(&mut self, exec: &mut Exec, begun: Instant) -> Option<(Times, Instant)> {
+    /// Asks for the planned step.
+    fn ask(&mut self, exec: &mut Exec, begun: Instant) {
         let Self { ear, streams, planning, .. } = self;
-        let planned = &planning.planned;
+        let planned = std::mem::take(&mut planning.planned);
         let taking = Instant::now();
         exec.note(0);
-        ear.take(exec, planned, &Waiting(&streams.slots));
+        ear.take(exec, &planned, &Waiting(&streams.slots));
         exec.note(1);
         let encoding = Instant::now();
         let ((), turned) = self.turn.take(exec, planning.frames, |exec| {
-            ear.encode(exec, planned);
+            ear.encode(exec, &planned);
             exec.note(2);
         });
-        let decoding = Instant::now();
-        ear.decode(exec, planned, streams);
-        if let Err(e) = exec.status() {
-            if e.is_out_of_memory() {
-                let slots: Vec<usize> = planned.iter().map(|p| p.slot).collect();
-                self.recover(exec, &slots);
-                self.let_go();
-            } else {
-                tracing::error!("the device has failed, and its streams end: {e}");
+        let (encode, asked) = (encoding.elapsed(), Instant::now());
+        ear.begin(exec, &planned);
+        let (front, frames, beside) = (encoding - taking, planning.frames, !self.flights.is_empty());
+        let flight = Flight { planned, frames, begun, taking, asked, front, encode, turned, beside };
+        self.flights.push_back(flight);
+    }
+
+    /// Tells the oldest step under way. Returns whether there was one.
+    fn land(&mut self, exec: &mut Exec) -> bool {
+        let Some(mut flight) = self.flights.pop_front() else { return false };
+        self.pulse.begin(self.stage());
+        for p in &flight.planned {
+            if let Some(slot) = &mut self.streams.slots[p.slot] {
+                (slot.planned, slot.frames) = (*p, 0);
             }
-            return None;
         }
-        let waited = turned.map_or(Duration::ZERO, |t| t.waited());
-        let spent = [encoding - taking, decoding - encoding - waited, decoding.elapsed()];
-        let [front, encode, decode] = phases(exec, spent, turned.is_some());
-        let frames = planning.frames;
+        self.ear.decode(exec, &flight.planned, &mut self.streams);
+        if exec.status().is_err() {
+            self.ground(exec, flight.planned);
+            return true;
+        }
+        let times = flight.times(exec, self.ear.as_ref(), self.landed);
+        self.trace(&flight, times);
+        let frames = self.count(&flight, times);
+        self.planning.share.record(flight.frames, times.total);
+        let first = self.streams.seat.first_slot;
+        let slots: Vec<usize> = flight.planned.iter().map(|p| first + p.slot).collect();
+        let told = Instant::now();
+        self.settle(exec, &flight.planned);
+        self.landed = Some(Instant::now());
+        self.pulse.end(self.stage(), times.total + told.elapsed(), frames, slots.into_iter());
+        self.let_go();
+        flight.planned.clear();
+        self.planning.planned = flight.planned;
+        true
+    }
+
+    /// The device failed in a step: those that took part in any that is under way, or are named, end where it lacked
+    /// memory, and all where it is lost.
+    fn ground(&mut self, exec: &mut Exec, mut planned: Vec<Planned>) {
+        for flight in std::mem::take(&mut self.flights) {
+            self.ear.decode(exec, &flight.planned, &mut self.streams);
+            planned.extend(flight.planned);
+        }
+        let Err(e) = exec.status() else { return };
+        if e.is_out_of_memory() {
+            let slots: Vec<usize> = planned.iter().map(|p| p.slot).collect();
+            self.recover(exec, &slots);
+            self.let_go();
+        } else {
+            tracing::error!("the device has failed, and its streams end: {e}");
+        }
+    }
+
+    /// Writes the phases of a step down, where they are traced.
+    fn trace(&mut self, flight: &Flight, times: Times) {
+        let Times { front, encode, decode, .. } = times;
+        let (now, frames) = (Instant::now(), flight.frames);
         let [encoder, search] = self.hearing.info().phases;
-        self.tracer.event("front", taking, front, frames);
-        self.tracer.event(encoder, turned.map_or(taking + front, |t| t.at), encode, frames);
-        self.tracer.event(search, decoding + decoding.elapsed().saturating_sub(decode), decode, frames);
-        Some((Times { front, encode, decode, total: begun.elapsed() }, decoding))
+        let encoded = flight.turned.map_or(flight.taking + front, |t| t.at);
+        self.tracer.event("front", flight.taking, front, frames);
+        self.tracer.event(encoder, encoded, encode, frames);
+        self.tracer.event(search, now.checked_sub(decode).unwrap_or(now), decode, frames);
     }
 
     /// Tells what was heard, and ends parts that are over.
-    fn settle(&mut self, exec: &mut Exec) {
-        let planned = std::mem::take(&mut self.planning.planned);
+    fn settle(&mut self, exec: &mut Exec, planned: &[Planned]) {
         let closing: Vec<usize> = planned.iter().filter(|p| p.closes).map(|p| p.slot).collect();
         if !closing.is_empty() {
             self.ear.flush(exec, &closing, &mut self.streams);
         }
-        for p in &planned {
+        for p in planned {
             self.alone(p.slot, |this| this.settle_one(exec, *p));
         }
         self.recover(exec, &closing);
-        self.planning.planned = planned;
     }
 
     fn settle_one(&mut self, exec: &mut Exec, planned: Planned) {
@@ -433,23 +505,23 @@ impl Hear {
         reply(answer);
     }
 
-    /// Counts a step that began to decode at a moment. Returns its frames.
-    fn count(&self, times: Times, decoding: Instant) -> usize {
+    /// Counts a step that was told just now. Returns its frames.
+    fn count(&self, flight: &Flight, times: Times) -> usize {
         let Times { front, encode, decode, total } = times;
-        let slots = || self.planning.planned.iter().filter_map(|p| self.streams.slots[p.slot].as_ref());
+        let slots = || flight.planned.iter().filter_map(|p| self.streams.slots[p.slot].as_ref());
         let frames = slots().map(|s| s.frames).sum::<usize>();
         {
             let mut s = lock(&self.stats);
             s.steps += 1;
             s.frames += frames;
-            s.chunks += self.planning.planned.len();
+            s.chunks += flight.planned.len();
             s.front += front;
             s.encode += encode;
             s.decode += decode;
             s.total += total;
             s.step_times.add(total);
         }
-        let end = decoding + decode;
+        let end = Instant::now();
         for slot in slots() {
             let portion = slot.frames as f64 / frames.max(1) as f64;
             let share = total.mul_f64(portion);
@@ -475,19 +547,6 @@ fn sizes(most: usize) -> impl Iterator<Item = usize> {
     let few = FEW_SIZES.min(most);
     let doubled = std::iter::successors(Some(2 * FEW_SIZES), |n| Some(2 * n));
     (1..=few).chain(doubled.take_while(move |n| *n < most)).chain((most > few).then_some(most))
-}
-
-/// How long front end, encoding and decoding took, of the time that the host spent on each. A device does what the host
-/// waits for while it decodes or, where lanes take turns, before: what that took for the others is theirs.
-fn phases(exec: &Exec, [front, encode, decode]: [Duration; 3], in_turn: bool) -> [Duration; 3] {
-    let between = |from| exec.between(from, from + 1).unwrap_or_default();
-    if in_turn {
-        let encoded = between(1).min(encode);
-        return [front + (encode - encoded), encoded, decode];
-    }
-    let made = between(0).min(decode);
-    let encoded = between(1).min(decode - made);
-    [front + made, encode + encoded, decode - made - encoded]
 }
 
 #[cfg(test)]

@@ -124,6 +124,7 @@ fn info(
         vocab: config.vocab,
         durations: matches!(config.head, Head::Tdt { .. }),
         end_token: tokenizer.id(END_TOKEN).filter(|&id| (id as usize) < config.vocab),
+        one_lane: false,
         phases: ["encoder", "search"],
         stages: stages(encoder, decoder, frame_ms, chunks().next().unwrap_or(WINDOW), formats),
     }

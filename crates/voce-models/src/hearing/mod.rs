@@ -9,6 +9,7 @@ mod request;
 use std::any::Any;
 use std::io::BufRead;
 use std::sync::Arc;
+use std::time::Duration;
 
 use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError};
@@ -86,6 +87,8 @@ pub struct HearingInfo {
     pub durations: bool,
     /// The token that ends an utterance, in models that have one.
     pub end_token: Option<u32>,
+    /// Whether one lane keeps a device busy: its ears [run ahead](Ear::runs_ahead) there.
+    pub one_lane: bool,
     /// What the times of [`Ear::encode`] and [`Ear::decode`] are called, each the name of a stage.
     pub phases: [&'static str; 2],
     /// What a frame passes through, in order.
@@ -232,7 +235,9 @@ pub trait Rows: Sync {
 
 /// All slots of one lane. On a CPU a slot's tokens depend on its own rows alone.
 ///
-/// A step is [`Ear::take`], [`Ear::encode`] and [`Ear::decode`], with the same plans.
+/// A step is [`Ear::take`], [`Ear::encode`], [`Ear::begin`] and [`Ear::decode`], with the same plans. Where an ear
+/// [runs ahead](Ear::runs_ahead), the first three of the next step may come before the last of this one; nothing but
+/// [`Ear::start`], [`Ear::free`] and [`Ear::restore`] may come between them.
 pub trait Ear: Send {
     /// Takes the device memory that all slots and the largest step need, while no slot is taken. After it, streams that
     /// ask for nothing unusual (wide beams of many streams at once) start, step and end without more.
@@ -258,7 +263,21 @@ pub trait Ear: Send {
     /// Enqueues the model's work on them.
     fn encode(&mut self, exec: &mut Exec, planned: &[Planned]);
 
-    /// Waits for it, finds tokens, and tells them.
+    /// Whether the next step may be asked for before this one is told: a device then encodes it while this one is decoded,
+    /// and goes on without a pause.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Enqueues what finds the tokens of a step that was encoded, where that needs no look at what was found before.
+    fn begin(&mut self, _exec: &mut Exec, _planned: &[Planned]) {}
+
+    /// How long a device took to encode the step that was told last, where that ran beside the lane's executor.
+    fn encoded_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Waits for the oldest step that was not told yet, finds its tokens, and tells them.
     fn decode(&mut self, exec: &mut Exec, planned: &[Planned], heed: &mut dyn Heed);
 
     /// Comes to the end of what some slots were given: tells the rest of their tokens, and ends with

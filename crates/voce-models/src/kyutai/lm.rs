@@ -161,9 +161,14 @@ impl Lm {
     /// Starts a stream in a slot under conditions; those not named are absent.
     pub fn start(&self, exec: &mut Exec, state: &mut LmState, slot: usize, conditions: &[Condition]) {
         state.decoder.cache.reset(slot);
+        exec.set_tokens(&mut state.tokens, &[slot], 0, &self.first_tokens(conditions));
+    }
+
+    /// The tokens of a stream's first step under conditions.
+    pub(super) fn first_tokens(&self, conditions: &[Condition]) -> Vec<u32> {
         let mut tokens = self.initial.clone();
         self.conditions.fill(conditions, &mut tokens);
-        exec.set_tokens(&mut state.tokens, &[slot], 0, &tokens);
+        tokens
     }
 
     /// Runs one step of the live slots: a row each, in their order.
@@ -172,18 +177,30 @@ impl Lm {
         self.heads(exec, state, live.len());
     }
 
+    /// As [`Lm::step`], with tokens that stand elsewhere, in these rows.
+    pub(super) fn step_from(
+        &self,
+        exec: &mut Exec,
+        state: &mut LmState,
+        live: &[usize],
+        (tokens, rows): (&Tokens, &[usize]),
+    ) {
+        self.embed(exec, tokens, rows, &mut state.x);
+        self.run(exec, state, live);
+        self.heads(exec, state, live.len());
+    }
+
     /// As [`Lm::step`], without logits: for steps whose text is known.
     pub(super) fn step_rows(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
-        self.embed(exec, state, live);
+        self.embed(exec, &state.tokens, live, &mut state.x);
         self.run(exec, state, live);
     }
 
-    /// The sums of the live slots' embeddings.
-    fn embed(&self, exec: &mut Exec, state: &mut LmState, live: &[usize]) {
+    /// The sums of the embeddings of some rows of tokens.
+    fn embed(&self, exec: &mut Exec, tokens: &Tokens, rows: &[usize], x: &mut Buffer) {
         let parts: Vec<EmbedPart<'_>> =
             self.tables.iter().enumerate().map(|(column, table)| EmbedPart { table, column }).collect();
-        let op = EmbedOp { parts: &parts, tokens: &state.tokens, slots: live, place: EveryRow::default() };
-        exec.embed(&op, &mut state.x);
+        exec.embed(&EmbedOp { parts: &parts, tokens, slots: rows, place: EveryRow::default() }, x);
     }
 
     /// The layers and the norm after them.

@@ -175,6 +175,7 @@ fn info(
         vocab: lm.config().text_out(),
         durations: true,
         end_token: None,
+        one_lane: true,
         phases: ["codec", "backbone"],
         stages: vec![codec, backbone],
     }

@@ -3,6 +3,7 @@
 mod ear;
 mod front;
 mod hearing;
+mod ring;
 mod saved;
 mod shapes;
 mod words;

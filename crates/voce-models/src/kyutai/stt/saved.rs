@@ -38,11 +38,20 @@ impl SttEar {
         w.number(sampling.seed);
         w.size(slot.frames);
         slot.words.state().into_iter().for_each(|v| w.size(v));
-        self.model.mimi.save(exec, &mut self.mimi, i, &mut w);
+        self.with_codec(|this, codec| {
+            let (mimi, state) = (&this.model.mimi, &mut this.mimi);
+            match codec {
+                Some(codec) => {
+                    mimi.save(codec, state, i, &mut w);
+                    exec.take_failure(codec);
+                }
+                None => mimi.save(exec, state, i, &mut w),
+            }
+        });
         let position = self.lm.position(i);
         w.size(position);
-        exec.fetch_tokens(&mut self.lm.tokens);
-        self.lm.tokens.row(i).iter().for_each(|&token| w.number(u64::from(token)));
+        let tokens = self.ring.save(exec, i, position);
+        tokens.into_iter().for_each(|token| w.number(u64::from(token)));
         let cache = &self.lm.decoder.cache;
         let values = exec.read_cache(cache, i, self.kept(position));
         // Values were rounded when they were written: the upper half is all of them.
@@ -76,11 +85,17 @@ impl SttEar {
         if words[0] != steps || words[1] > steps || words[3] > steps {
             return Err(Unfit("it has another number of steps than of frames"));
         }
-        self.model.mimi.restore(exec, &mut self.mimi, i, frames, r)?;
+        self.with_codec(|this, codec| {
+            let (mimi, state) = (&this.model.mimi, &mut this.mimi);
+            let Some(codec) = codec else { return mimi.restore(exec, state, i, frames, r) };
+            let restored = mimi.restore(codec, state, i, frames, r);
+            exec.take_failure(codec);
+            restored
+        })?;
         if r.position()? != steps {
             return Err(Unfit("the language model has seen another number of frames"));
         }
-        let columns = self.lm.tokens.cols();
+        let columns = self.ring.tokens.cols();
         let token = |r: &mut Reader<'_>| r.count(u32::MAX as usize).map(|t| t as u32);
         let tokens = (0..columns).map(|_| token(r)).collect::<Result<Vec<_>, _>>()?;
         let kept = self.kept(steps);
@@ -91,9 +106,9 @@ impl SttEar {
         cache.reset(i);
         cache.advance(i, steps);
         exec.write_cache(cache, i, kept, &values);
-        exec.set_tokens(&mut self.lm.tokens, &[i], 0, &tokens);
+        self.ring.restore(exec, i, steps, &tokens);
         let Some(slot) = &mut self.slots[i] else { return Err(Unfit("its slot is empty")) };
-        slot.frames = frames;
+        (slot.frames, slot.asked) = (frames, steps);
         slot.words.set_state(words);
         Ok(())
     }
