@@ -77,6 +77,13 @@ pub(super) struct Run {
     pub(super) seen: Option<Seen>,
 }
 
+impl Run {
+    /// Frames of all of it.
+    pub(super) fn frames(&self) -> usize {
+        self.stats.frames + self.seen.as_ref().map_or(0, |seen| seen.before)
+    }
+}
+
 fn one(
     console: Console,
     args: &BenchHearArgs,

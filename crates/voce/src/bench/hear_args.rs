@@ -52,7 +52,7 @@ pub(crate) struct BenchHearArgs {
     /// Threads: a number, or `sweep` for one to all cores
     #[arg(long, env = "VOCE_THREADS", default_value = "0", value_parser = threads)]
     pub(crate) threads: Threads,
-    /// Model threads that share the streams: 0 chooses two on a GPU, one on a CPU
+    /// Model threads that share the streams: 0 chooses two on a GPU, one on a CPU or where steps overlap by themselves
     #[arg(long, value_name = "N", env = "VOCE_BENCH_LANES", default_value_t = 0)]
     pub(crate) lanes: usize,
     /// Keep each thread on a core of its own (Linux)

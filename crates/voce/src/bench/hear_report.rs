@@ -78,7 +78,10 @@ impl HearReport {
         let steps = s.steps.max(1) as f64;
         let frames = s.frames as f64 / steps;
         let all = seconds * case.streams as f64;
-        let [mel, front, total] = [run.mel, s.front, s.total].map(|d| d.as_secs_f64());
+        // The senders' part of a window is its part of all frames.
+        let part = s.frames as f64 / (run.frames() as f64).max(1.0);
+        let mel = run.mel.as_secs_f64() * part;
+        let [front, total] = [s.front, s.total].map(|d| d.as_secs_f64());
         let share = |name: &str, part: f64| (name.to_owned(), round(part / (total + mel).max(1e-9), 4));
         // Labels have no time of their own: they are found within a stage of frames.
         let timed = info.stages.iter().filter(|stage| stage.per == Per::Frame);

@@ -30,6 +30,8 @@ pub(super) struct Window<'a> {
 #[derive(Default)]
 struct Timed {
     opened: Option<(Instant, Option<Duration>)>,
+    /// Frames of all streams before that.
+    before: usize,
     closed: Option<Seen>,
 }
 
@@ -37,6 +39,8 @@ struct Timed {
 pub(super) struct Seen {
     wall: f64,
     cpu: Option<f64>,
+    /// Frames of all streams before it.
+    pub(super) before: usize,
     pub(super) stats: ListenerStats,
     pub(super) kernels: Vec<KernelTime>,
 }
@@ -85,7 +89,7 @@ impl<'a> Window<'a> {
     /// All streams are in it: what was before does not count.
     fn open(&self) {
         let mut timed = self.lock();
-        self.listener.take_stats();
+        timed.before = self.listener.take_stats().frames;
         let _ = self.device.map(kernel_times);
         timed.opened = Some((Instant::now(), machine::cpu_time()));
     }
@@ -97,7 +101,8 @@ impl<'a> Window<'a> {
         let wall = begun.elapsed().as_secs_f64();
         let cpu = cpu.zip(machine::cpu_time()).map(|(a, b)| b.saturating_sub(a).as_secs_f64());
         let kernels = self.device.map(kernel_times).unwrap_or_default();
-        timed.closed = Some(Seen { wall, cpu, stats: self.listener.stats(), kernels });
+        let (before, stats) = (timed.before, self.listener.stats());
+        timed.closed = Some(Seen { wall, cpu, before, stats, kernels });
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Timed> {
