@@ -49,7 +49,7 @@ pub trait PanelWeights {
     unsafe fn fold<V: F32s, const MR: usize>(b: *const u8, a: [*const f32; MR], acc: &mut [V; MR]);
     /// Bytes of a panel per step.
     const BYTES: usize;
-    /// Whether a tall block has registers for six rows, or for four.
+    /// Whether there are registers for blocks of six rows, or of four.
     const SIX_ROWS: bool;
 }
 
@@ -154,7 +154,7 @@ pub unsafe fn gemm<V: F32s, W: PanelWeights>(g: &Gemm) {
             while r < g.m {
                 let left = g.m - r;
                 let nr = match left {
-                    6.. if wide || (tall && W::SIX_ROWS) => 6,
+                    6.. if (wide || tall) && W::SIX_ROWS => 6,
                     4.. if wide || tall => 4,
                     2.. => 2,
                     _ => 1,
