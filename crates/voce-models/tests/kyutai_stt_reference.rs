@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use kyutai_mimi::Dice;
 use kyutai_stt::{CASES, Case, Notes, Queues, Story, alone, alone_as, plain, rows, step};
-use voce_models::hearing::{EarRoom, Hearing, HearingError, Hotword, Offer, Planned, TrackRequest};
+use voce_models::hearing::{Ear, EarRoom, Hearing, HearingError, Hotword, Offer, Planned, TrackRequest};
 use voce_models::kyutai::stt::Stt;
 use voce_runtime::Exec;
 
@@ -84,6 +84,30 @@ fn cases() -> &'static [&'static str] {
     if backend::device().is_some() { &CASES[1..] } else { &CASES }
 }
 
+/// A step of some streams and some of their frames, by the dice.
+fn planned_by(
+    dice: &mut Dice,
+    ear: &mut dyn Ear,
+    room: EarRoom,
+    who: &[Option<usize>],
+    queues: &Queues,
+    size: usize,
+) -> Vec<Planned> {
+    let (mut planned, mut left) = (Vec::new(), room.frames);
+    for slot in (0..room.slots).filter(|&slot| who[slot].is_some()) {
+        let waiting = queues.0.lock().unwrap()[slot].len() / size;
+        let frames = (1 + dice.below(room.slot_frames)).min(left);
+        if frames == 0 || dice.below(4) == 0 {
+            continue;
+        }
+        if let Some(p) = ear.plan(slot, Offer { rows: waiting, closes: true }, frames) {
+            left -= p.frames;
+            planned.push(p);
+        }
+    }
+    planned
+}
+
 #[test]
 fn streams_in_company_are_streams_alone() {
     for name in cases() {
@@ -119,18 +143,7 @@ fn streams_in_company_are_streams_alone() {
                     next += 1;
                 }
             }
-            let (mut planned, mut left): (Vec<Planned>, usize) = (Vec::new(), room.frames);
-            for slot in (0..room.slots).filter(|&slot| who[slot].is_some()) {
-                let waiting = queues.0.lock().unwrap()[slot].len() / size;
-                let frames = (1 + dice.below(4)).min(left);
-                if frames == 0 || dice.below(4) == 0 {
-                    continue;
-                }
-                if let Some(p) = ear.plan(slot, Offer { rows: waiting, closes: true }, frames) {
-                    left -= p.frames;
-                    planned.push(p);
-                }
-            }
+            let planned = planned_by(&mut dice, &mut *ear, room, &who, &queues, size);
             if !planned.is_empty() {
                 step(&mut *ear, &mut exec, &planned, &queues, &mut notes);
             }
@@ -183,18 +196,7 @@ fn crowd(stt: &Stt, exec: &mut Exec, audios: &[Vec<f32>], ahead: bool) -> Vec<Op
                 next += 1;
             }
         }
-        let (mut planned, mut left): (Vec<Planned>, usize) = (Vec::new(), room.frames);
-        for slot in (0..room.slots).filter(|&slot| who[slot].is_some()) {
-            let waiting = queues.0.lock().unwrap()[slot].len() / size;
-            let frames = (1 + dice.below(3)).min(left);
-            if frames == 0 || dice.below(4) == 0 {
-                continue;
-            }
-            if let Some(p) = ear.plan(slot, Offer { rows: waiting, closes: true }, frames) {
-                left -= p.frames;
-                planned.push(p);
-            }
-        }
+        let planned = planned_by(&mut dice, &mut *ear, room, &who, &queues, size);
         if !planned.is_empty() {
             ear.take(exec, &planned, &queues);
             ear.encode(exec, &planned);

@@ -330,7 +330,7 @@ impl Hear {
             if slot.outlet.is_full() {
                 return None;
             }
-            // What is no step waits until the one under way is told.
+            // Ends, marks and snapshots wait until the step under way is told.
             let may_act = self.flights.is_empty();
             if offer.abandoned && !may_act {
                 return None;

@@ -147,8 +147,7 @@ pub(crate) trait Driver: Send + Sync {
     fn send(&self, stream: Stream, from: Address, to: &mut [u8], moment: usize) -> Result<(), CudaError>;
     /// Waits until a stream has passed a moment.
     fn pass(&self, stream: Stream, moment: usize) -> Result<(), CudaError>;
-    /// What is enqueued on `stream` from now on begins when all that was enqueued on `other` so far has run; the host does
-    /// not wait.
+    /// Makes `stream` wait, on the device, until the commands enqueued on `other` so far have run; the host goes on.
     fn follow(&self, stream: Stream, other: Stream) -> Result<(), CudaError>;
     /// Keeps host memory in its place, so that copies need no other in between; whether it could.
     fn pin(&self, at: usize, bytes: usize) -> bool;

@@ -315,7 +315,7 @@ impl Queue {
         }
     }
 
-    /// What is recorded from now on runs after all that was recorded on another queue of the device so far.
+    /// Later recordings of this queue run after everything recorded so far on another queue of the device.
     pub(crate) fn follow(&mut self, other: &mut Self) {
         other.flush();
         self.flush();

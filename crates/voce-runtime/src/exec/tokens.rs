@@ -232,8 +232,8 @@ impl Exec {
 
     /// A parcel for some words: one that was received before, if it fits.
     fn parcel(&self, len: usize, sent: &mut SentTokens) -> Parcel {
-        if let Some(spare) = sent.spare.pop().filter(|p| p.len == len) {
-            return spare;
+        if let Some(spare) = sent.spare.pop().filter(|p| p.words.len() >= len) {
+            return Parcel { len, ..spare };
         }
         let Some(cuda) = &self.cuda else {
             return Parcel { pinned: None, words: AlignedVec::zeroed(len), len, moment: None };

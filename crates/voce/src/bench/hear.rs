@@ -73,7 +73,7 @@ pub(super) struct Run {
     /// Seconds to the first word of each stream that had one.
     pub(super) first_words: Vec<f64>,
     pub(super) stats: ListenerStats,
-    /// What was timed after the seconds of `--warm`.
+    /// The part after the seconds of `--warm`, where that is timed by itself.
     pub(super) seen: Option<Seen>,
 }
 

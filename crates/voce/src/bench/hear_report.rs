@@ -41,7 +41,7 @@ pub(super) struct HearReport {
     cpu_seconds: Option<f64>,
     first_word_ms: Option<f64>,
     words: usize,
-    /// What was timed after the seconds of `--warm`; steps, shares, stages and kernels are of this part then.
+    /// The part after the seconds of `--warm`; steps, shares, stages and kernels are then of this part.
     #[serde(skip_serializing_if = "Option::is_none")]
     steady: Option<Steady>,
     steps: usize,

@@ -26,7 +26,7 @@ pub(super) struct Window<'a> {
     timed: Mutex<Timed>,
 }
 
-/// What was noted at the window's ends.
+/// Readings at the window's ends.
 #[derive(Default)]
 struct Timed {
     opened: Option<(Instant, Option<Duration>)>,
@@ -35,7 +35,7 @@ struct Timed {
     closed: Option<Seen>,
 }
 
-/// What was seen of a window.
+/// A window's measurements.
 pub(super) struct Seen {
     wall: f64,
     cpu: Option<f64>,

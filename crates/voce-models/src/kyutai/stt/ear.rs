@@ -93,6 +93,8 @@ pub(super) struct SttEar {
     /// Logits of the extra heads: rows of all slots for each frame.
     heads: Buffer,
     heads_sent: SentTokens,
+    /// Those of the step that is told.
+    foreseen: Vec<f32>,
 }
 
 impl SttEar {
@@ -118,6 +120,7 @@ impl SttEar {
             told_sent: SentTokens::default(),
             heads: Buffer::new(room.slots * room.slot_frames, outputs),
             heads_sent: SentTokens::default(),
+            foreseen: Vec::new(),
             room,
             model,
         }
@@ -240,11 +243,13 @@ impl SttEar {
     fn tell_parts(&mut self, exec: &mut Exec, codec: Option<&mut Exec>, heed: &mut dyn Heed) {
         let Some(step) = self.begun.pop_front() else { return };
         let (width, columns, slots) = (self.heads.cols(), self.told.cols(), self.room.slots);
-        let told = exec.receive_tokens(&mut self.told_sent).to_vec();
-        let heads: Vec<f32> = match width {
-            0 => Vec::new(),
-            _ => exec.receive_tokens(&mut self.heads_sent).iter().map(|w| f32::from_bits(*w)).collect(),
-        };
+        let mut told_sent = std::mem::take(&mut self.told_sent);
+        let told = exec.receive_tokens(&mut told_sent);
+        let mut foreseen = std::mem::take(&mut self.foreseen);
+        foreseen.clear();
+        if width > 0 {
+            foreseen.extend(exec.receive_tokens(&mut self.heads_sent).iter().map(|w| f32::from_bits(*w)));
+        }
         self.encoded_in = codec.and_then(|codec| codec.between(step.noted, step.noted + 1));
         for part in &step.parts {
             // Whoever has left, or begun anew, is told nothing.
@@ -258,9 +263,10 @@ impl SttEar {
             }
             for frame in 0..part.frames {
                 let row = (frame * slots + part.slot) * width;
-                self.hear(part.slot, tokens[1 + frame], Some(&heads[row..row + width]), heed);
+                self.hear(part.slot, tokens[1 + frame], Some(&foreseen[row..row + width]), heed);
             }
         }
+        (self.told_sent, self.foreseen) = (told_sent, foreseen);
     }
 
     /// Tells a token of a slot and, where it was a frame's, the pauses that the heads foresee.
