@@ -89,7 +89,7 @@ fn each_kind_of_attention_is_told_once() {
     };
     for (device, name) in devices() {
         let told = run(&mut Exec::on(&device).unwrap());
-        assert_eq!(told, ["decode_alone_64", "decode_few_f32", "tile_bf16"], "{name}");
+        assert_eq!(told, ["decode_alone_64", "decode_few_f32", "few_rows_64"], "{name}");
     }
     let mut scalar = Exec::with_isa(2, Isa::Scalar).unwrap();
     assert_eq!(run(&mut scalar), ["panels_bf16", "panels_f32"]);
@@ -119,7 +119,7 @@ fn what_would_run_is_known_beforehand() {
     let h200 = DeviceInfo { processors: 132, ..device.info().clone() };
     let qwen = AttentionShape { heads: 16, kv_heads: 8, head_dim: 128, positions: 300, ..shape };
     assert_eq!(AttentionShape { streams: 1, ..qwen }.on_device(&h200), "decode_few_pair_bf16");
-    assert_eq!(AttentionShape { streams: 64, ..qwen }.on_device(&h200), "decode_pair_bf16");
+    assert_eq!(AttentionShape { streams: 64, ..qwen }.on_device(&h200), "few_rows_128");
     let short = AttentionShape { streams: 64, positions: 16, ..qwen };
     assert_eq!(short.on_device(&h200), "decode_short_pair_128");
     let nemotron = AttentionShape { heads: 8, kv_heads: 8, head_dim: 128, rows: 7, positions: 63, ..shape };

@@ -53,6 +53,52 @@ fn attend(
     outs
 }
 
+/// Rows of few frames at once over rings that have come round.
+#[test]
+fn a_few_rows_of_a_slot_see_long_pasts() {
+    // Heads, key heads, their dimensions, rows at once.
+    let cases = [
+        (2, 2, 64, 2),
+        (2, 2, 64, 8),
+        (4, 2, 64, 4),
+        (8, 1, 64, 1),
+        (2, 2, 64, 9),
+        (2, 1, 128, 2),
+        (3, 1, 128, 1),
+    ];
+    for (heads, kv_heads, dim, cut) in cases {
+        each_exec(|exec, name| {
+            let (window, steps) = (150, 360 / cut * cut);
+            let qkv = Rng(3 + cut as u64).buffer(steps, (heads + 2 * kv_heads) * dim);
+            let rope = Rope::new(RopeStyle::Interleaved, dim, 10_000.0, 64);
+            let (format, capacity) = (KvFormat::Bf16, window + cut - 1);
+            let spec = KvSpec { layers: 2, slots: 2, kv_heads, head_dim: dim, capacity, format };
+            let cuts = vec![cut; steps / cut];
+            let got = attend(exec, spec, heads, Some(window), Some(&rope), &qkv, &cuts, 1);
+            let pick = |offset: usize, turn: bool| -> Vec<Vec<f64>> {
+                let row = |t: usize| {
+                    let mut v = qkv.row(t)[offset * dim..][..dim].to_vec();
+                    if turn {
+                        rope.rotate(t, &mut v);
+                    }
+                    wide(&v)
+                };
+                (0..steps).map(row).collect()
+            };
+            for h in 0..heads {
+                let kv = h * kv_heads / heads;
+                let (q, k) = (pick(h, true), pick(heads + kv, true));
+                let v = pick(heads + kv_heads + kv, false);
+                let want = reference::attention(&q, &k, &v, Some(window));
+                for (t, want) in want.iter().enumerate() {
+                    let e = error(&got[t][h * dim..(h + 1) * dim], want);
+                    assert!(e < 2e-2, "{name} {heads}/{kv_heads} of {dim} cut {cut} head {h} t {t}: {e:e}");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn attention_agrees_and_does_not_depend_on_the_cuts() {
     let cases = [

@@ -163,6 +163,24 @@ fn without_a_temperature_the_best_is_taken() {
         let rows = [s, s, some, s].map(|sampling| SampleRow { slot: 0, step: 0, sampling });
         let rows: Vec<_> = rows.into_iter().enumerate().map(|(slot, r)| SampleRow { slot, ..r }).collect();
         assert_eq!(sample(exec, &x, &rows, None), [35, 50, 34, 0], "{name}");
+        // Alone and among rows that are drawn they are the same.
+        for (r, want) in [35, 50, 34, 0].into_iter().enumerate() {
+            let mut one = Buffer::new(1, 70);
+            one.row_mut(0).copy_from_slice(x.row(r));
+            assert_eq!(sample(exec, &one, &rows[r..r + 1], None), [want], "{name}");
+        }
+        let drawn = Sampling { temperature: 0.7, ..s };
+        let mut mixed = rows.clone();
+        mixed[0].sampling = drawn;
+        assert_eq!(sample(exec, &x, &mixed, None)[1..], [50, 34, 0], "{name}");
+        // What was taken is remembered where no penalty asks for it, too.
+        let mut history = Tokens::history(4, 70);
+        assert_eq!(sample(exec, &x, &rows, Some(&mut history)), [35, 50, 34, 0], "{name}");
+        exec.fetch_tokens(&mut history);
+        assert_eq!((history.row(1)[1], history.row(3)[0]), (1 << 18, 1), "{name}");
+        x.row_mut(2).fill(f32::INFINITY);
+        x.row_mut(3)[7] = f32::NEG_INFINITY;
+        assert_eq!(sample(exec, &x, &rows, None)[2..], [0, 0], "{name}");
     });
 }
 
@@ -276,10 +294,10 @@ fn what_was_drawn_is_looked_up_at_once() {
     let values = rng.vec(vocab * dim);
     let x = logits(&mut rng, 2, vocab);
     each_exec(|exec, name| {
-        for format in [Format::F32, Format::Bf16] {
+        for (format, temperature) in [(Format::F32, 1.0), (Format::Bf16, 1.0), (Format::F32, 0.0)] {
             let table = Table::new(&arena(exec), format, vocab, dim, &values).unwrap();
             let (mut tokens, mut out) = (Tokens::new(2, 1, 0), Buffer::new(4, dim));
-            let sampling = Sampling { temperature: 1.0, seed: 1, ..Sampling::default() };
+            let sampling = Sampling { temperature, seed: 1, ..Sampling::default() };
             let rows = [1, 0].map(|slot| SampleRow { slot, step: 9, sampling });
             let place = EveryRow { first: 1, step: 2 };
             let next = Some(SampledRows { table: &table, out: &mut out, place, less: false });

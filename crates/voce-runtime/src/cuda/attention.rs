@@ -1,7 +1,7 @@
 //! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
 
 use super::choice::{
-    self, ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, SHORT_HEADS, SHORT_PART, Singles,
+    self, ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, FEW_WARPS, SHORT_HEADS, SHORT_PART, Singles,
     TILE_QUERIES,
 };
 use super::driver::{Address, DeviceInfo, Shape};
@@ -120,7 +120,9 @@ pub(crate) fn attention_kernel(shape: &AttentionShape, device: &DeviceInfo) -> &
                 .kernel()
                 .name()
         }
-        AttentionKind::Causal => choice::tile(format).0.name(),
+        AttentionKind::Causal => {
+            choice::few_tile(format, head_dim, rows * group).unwrap_or_else(|| choice::tile(format).0).name()
+        }
         AttentionKind::Chunked | AttentionKind::Whole => {
             let qkv = (heads + 2 * kv_heads) * head_dim;
             choice::relative_tile(format, head_dim, qkv, kind == AttentionKind::Whole).0.name()
@@ -192,7 +194,8 @@ impl Cuda {
         (args.heads, args.causal) = (op.heads as u32, op.cache.frame() as u32);
         args.window = op.window.unwrap_or(0) as u32;
         let group = op.heads / spec.kv_heads;
-        let (mut singles, mut tiles) = (Vec::new(), Vec::new());
+        let few_of = |rows: usize| choice::few_tile(spec.format, spec.head_dim, rows * group);
+        let (mut singles, mut few, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
         let (mut row, mut longest) = (0, 0);
         for span in op.spans {
             let start = op.cache.position(span.slot);
@@ -200,6 +203,8 @@ impl Cuda {
             if span.rows == 1 && group <= DECODE_QUERIES {
                 longest = longest.max(start + 1 - first(start));
                 singles.push(Task::new(row, 1, span.slot, start, (first(start), start + 1)));
+            } else if few_of(span.rows).is_some() {
+                few.push(Task::new(row, span.rows, span.slot, start, (first(start), start + span.rows)));
             } else {
                 let step = (TILE_QUERIES / group).max(1);
                 for part in (0..span.rows).step_by(step) {
@@ -209,7 +214,7 @@ impl Cuda {
             }
             row += span.rows;
         }
-        let count = singles.len();
+        let (count, few_count) = (singles.len(), few.len());
         let alone = Singles {
             format: spec.format,
             head_dim: spec.head_dim,
@@ -224,15 +229,30 @@ impl Cuda {
             let blocks = BLOCKS * alone.processors;
             self.share_rings(&spec, alone.queries(), blocks, choice::splits(seen), &mut args);
         }
-        singles.append(&mut tiles);
-        args.tasks = self.queue.table(&singles);
+        let most = few.iter().map(|t| t.rows).max().unwrap_or(0);
+        let tasks = [singles, few, tiles].concat();
+        args.tasks = self.queue.table(&tasks);
         if count > 0 {
             self.attended.note(alone.decode().kernel().name(), &spec, op.heads);
             self.decode(&spec, &alone, &mut args);
         }
         args.tasks += (count * size_of::<Task>()) as u64;
-        self.put_kv(&spec, &args, &singles[count..]);
-        self.tiles(&spec, &args, singles.len() - count, choice::tile(spec.format));
+        if let Some(kernel) = few_of(most as usize).filter(|_| few_count > 0) {
+            self.attended.note(kernel.name(), &spec, op.heads);
+            self.few(kernel, few_count * spec.kv_heads, most, &args);
+        }
+        args.tasks += (few_count * size_of::<Task>()) as u64;
+        let tiles = &tasks[count + few_count..];
+        self.put_kv(&spec, &args, tiles);
+        self.tiles(&spec, &args, tiles.len(), choice::tile(spec.format));
+    }
+
+    /// Attention of tasks of up to `rows` rows by a kernel for a few.
+    fn few(&mut self, kernel: KernelOf<AttendArgs>, blocks: usize, rows: u32, args: &AttendArgs) {
+        // Tasks say how many rows they have; who reads the launch alone finds the most of them in `tile`.
+        let args = AttendArgs { tile: rows, splits: 0, partials: 0, counters: 0, ..*args };
+        let shape = Shape { grid: [blocks as u32, 1, 1], block: 32 * FEW_WARPS as u32, shared: 0 };
+        self.queue.launch(kernel, shape, &args);
     }
 
     /// Memory for the partial results of blocks that share a ring.
@@ -264,6 +284,7 @@ impl Cuda {
                 let shape = Shape { grid, block: 32 * SHORT_HEADS as u32, shared: 0 };
                 return self.queue.launch(kernel, shape, args);
             }
+            Decode::Together(kernel) => return self.few(kernel, rows.blocks, 1, args),
             Decode::Few { kernel, splits } => {
                 args.splits = splits as u32;
                 if splits > 1 {

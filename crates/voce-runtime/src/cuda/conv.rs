@@ -193,7 +193,7 @@ impl Cuda {
                 tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let shared = (LINE_ROWS + stream.history) * room as u32 * 4;
+            let shared = (LINE_ROWS + stream.history + op.x.cols() as u32) * room as u32 * 4;
             let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
             return self.queue.launch(kernel, launch, &args);
         }

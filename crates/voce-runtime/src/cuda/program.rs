@@ -16,6 +16,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("attention.cu", include_str!("kernels/attention.cu")),
     ("attention_row.cu", include_str!("kernels/attention_row.cu")),
     ("attention_tile.cu", include_str!("kernels/attention_tile.cu")),
+    ("attention_few.cu", include_str!("kernels/attention_few.cu")),
     ("kv.cu", include_str!("kernels/kv.cu")),
     ("conv.cu", include_str!("kernels/conv.cu")),
     ("residual.cu", include_str!("kernels/residual.cu")),
@@ -147,6 +148,8 @@ kernels! {
     DECODE_SHORT_128 = "decode_short_128" (super::attention::AttendArgs),
     DECODE_SHORT_PAIR_64 = "decode_short_pair_64" (super::attention::AttendArgs),
     DECODE_SHORT_PAIR_128 = "decode_short_pair_128" (super::attention::AttendArgs),
+    FEW_ROWS_64 = "few_rows_64" (super::attention::AttendArgs),
+    FEW_ROWS_128 = "few_rows_128" (super::attention::AttendArgs),
     TILE_F32 = "tile_f32" (super::attention::AttendArgs),
     TILE_BF16 = "tile_bf16" (super::attention::AttendArgs),
     TILE_CHUNK_BF16 = "tile_chunk_bf16" (super::attention::AttendArgs),
@@ -202,6 +205,7 @@ kernels! {
     BEAM_BEGIN = "beam_begin" (super::transducer::BeamArgs),
     BEAM_DECIDE = "beam_decide" (super::transducer::BeamArgs),
     SAMPLE = "sample" (super::sampling::SampleArgs),
+    SAMPLE_BEST = "sample_best" (super::sampling::SampleArgs),
     PUT_TOKENS = "put_tokens" (super::tokens::PutTokensArgs),
     BRANCH_TOKENS = "branch_tokens" (super::tokens::BranchTokensArgs),
     MOVE_TOKENS = "move_tokens" (super::tokens::MoveTokensArgs),
@@ -256,7 +260,7 @@ pub(crate) struct Unit {
 }
 
 /// Files with kernels, and in how many parts each is compiled.
-const SHARES: [(&str, usize); 21] = [
+const SHARES: [(&str, usize); 22] = [
     ("residual.cu", 4),
     ("attention.cu", 10),
     ("linear.cu", 8),
@@ -266,6 +270,7 @@ const SHARES: [(&str, usize); 21] = [
     ("unit_groups.cu", 3),
     ("attention_tile.cu", 2),
     ("attention_row.cu", 1),
+    ("attention_few.cu", 1),
     ("linear_fp8.cu", 1),
     ("pointwise.cu", 1),
     ("beams.cu", 1),

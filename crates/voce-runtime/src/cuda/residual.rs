@@ -7,6 +7,9 @@ use super::streams::StreamArgs;
 use super::{Cuda, choice};
 use crate::exec::{Buffer, ConvState, ResidualOp};
 
+/// Width up to which a block keeps the weights in shared memory: as in `residual.cu`.
+const RESIDUAL_NEAR: usize = 64;
+
 /// Arguments of `residual_*`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -41,7 +44,9 @@ impl Cuda {
         let Some((kernel, tile)) = choice::residual(formats, width, hidden, rows, processors) else {
             return false;
         };
-        let shared = 2 * ((tile + history) * (width + 8) + tile * (hidden + 8));
+        let near = hidden * (op.taps * width + 8) + width * (hidden + 8);
+        let near = if width <= RESIDUAL_NEAR { near } else { 0 };
+        let shared = 2 * ((tile + history) * (width + 8) + tile * (hidden + 8) + near);
         if shared > self.device().info().shared as usize {
             return false;
         }

@@ -5,8 +5,9 @@ use super::queue::Args;
 use super::{Cuda, Plain, program};
 use crate::exec::{SampleOp, Tokens};
 
-/// Threads of a block; a row has one.
+/// Threads of a block; a row has one. And where the largest is taken.
 const THREADS: u32 = 512;
+const BEST_THREADS: u32 = 256;
 /// Bytes of shared memory that the kernel has of its own, at most.
 const OWN_SHARED: u32 = 8 << 10;
 
@@ -122,6 +123,12 @@ impl Cuda {
         // Weights are kept beside the keys where a row sums them.
         let arrays = 1 + u32::from(rows.iter().any(|r| r.top_p < 1.0));
         args.rows = self.queue.table(&rows);
+        // A row alone may be part of a frame's kernel, which knows one way to draw.
+        let plain = |r: &RowSettings| r.inverse <= 0.0 && (args.history == 0 || r.penalty == 1.0);
+        if rows.len() > 1 && rows.iter().all(plain) {
+            let shape = Shape { grid: [rows.len() as u32, 1, 1], block: BEST_THREADS, shared: 0 };
+            return self.queue.launch(program::SAMPLE_BEST, shape, &args);
+        }
         let mut shared = 4 * n * arrays;
         if shared + OWN_SHARED > self.queue.device.info().shared {
             args.spill = self.queue.reserve(&mut self.scratch.draws, rows.len() * 8 * n as usize);

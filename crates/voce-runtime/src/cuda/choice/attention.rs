@@ -24,6 +24,10 @@ pub(in crate::cuda) const ALONE_WARPS: usize = 16;
 const SHORT: usize = 32;
 pub(in crate::cuda) const SHORT_HEADS: usize = 4;
 
+/// Queries of a block for a few rows, and warps of the block: as in `attention_few.cu`.
+const FEW_QUERIES: usize = 8;
+pub(in crate::cuda) const FEW_WARPS: usize = 4;
+
 /// Rows that are alone in their slots, and the rings that they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct Singles {
@@ -47,7 +51,9 @@ pub(in crate::cuda) enum Decode {
     Short(KernelOf<AttendArgs>),
     /// Few rows: `splits` blocks share a ring.
     Few { kernel: KernelOf<AttendArgs>, splits: usize },
-    /// Many rows: a block per key head.
+    /// Many rows: a block per key head, on tensor cores.
+    Together(KernelOf<AttendArgs>),
+    /// The same by plain products.
     Many(KernelOf<AttendArgs>),
 }
 
@@ -96,6 +102,12 @@ impl Singles {
             };
             return Decode::Few { kernel, splits: splits(self.longest) };
         }
+        // A query that has its keys to itself is read for as fast by plain products, which round less.
+        if self.group > 1
+            && let Some(kernel) = few_tile(self.format, self.head_dim, self.group)
+        {
+            return Decode::Together(kernel);
+        }
         Decode::Many(match (self.format, self.queries()) {
             (F32, 1) => program::DECODE_F32,
             (F32, _) => program::DECODE_GROUP_F32,
@@ -113,9 +125,11 @@ impl Decode {
     /// The kernel.
     pub(in crate::cuda) fn kernel(self) -> KernelOf<AttendArgs> {
         match self {
-            Self::Alone(kernel) | Self::Short(kernel) | Self::Many(kernel) | Self::Few { kernel, .. } => {
-                kernel
-            }
+            Self::Alone(kernel)
+            | Self::Short(kernel)
+            | Self::Together(kernel)
+            | Self::Many(kernel)
+            | Self::Few { kernel, .. } => kernel,
         }
     }
 }
@@ -123,6 +137,20 @@ impl Decode {
 /// Blocks that share a ring of which `seen` positions are read: a power of two, so that few different launches come.
 pub(in crate::cuda) fn splits(seen: usize) -> usize {
     seen.div_ceil(SHORT_PART).next_power_of_two()
+}
+
+/// The kernel of queries that share a ring, where there is one: a few rows of a slot, or one with its heads of a key head.
+pub(in crate::cuda) fn few_tile(
+    format: KvFormat,
+    head_dim: usize,
+    queries: usize,
+) -> Option<KernelOf<AttendArgs>> {
+    match head_dim {
+        _ if format != KvFormat::Bf16 || queries > FEW_QUERIES => None,
+        64 => Some(program::FEW_ROWS_64),
+        128 => Some(program::FEW_ROWS_128),
+        _ => None,
+    }
 }
 
 /// The kernel of several rows of a slot, and the queries of its block.
@@ -184,11 +212,11 @@ mod tests {
             (Bf16, 128, 2, 8, 128, "decode_alone_pair_128", 0),
             (Bf16, 128, 2, 8, 129, "decode_few_pair_bf16", 4),
             (Bf16, 128, 2, 263, 300, "decode_few_pair_bf16", 8),
-            (Bf16, 128, 2, 264, 300, "decode_pair_bf16", 0),
+            (Bf16, 128, 2, 264, 300, "few_rows_128", 0),
             (Bf16, 128, 2, 264, 1, "decode_short_pair_128", 0),
             (Bf16, 128, 2, 264, 32, "decode_short_pair_128", 0),
-            (Bf16, 128, 2, 264, 33, "decode_pair_bf16", 0),
-            (Bf16, 128, 2, 266, 16, "decode_pair_bf16", 0),
+            (Bf16, 128, 2, 264, 33, "few_rows_128", 0),
+            (Bf16, 128, 2, 266, 16, "few_rows_128", 0),
             (Bf16, 64, 2, 264, 16, "decode_short_pair_64", 0),
             (Bf16, 128, 1, 264, 16, "decode_short_128", 0),
             (Bf16, 64, 1, 264, 16, "decode_short_64", 0),
@@ -199,7 +227,9 @@ mod tests {
             (Bf16, 96, 1, 1, 100, "decode_few_bf16", 2),
             (Bf16, 64, 4, 1, 64, "decode_few_group_bf16", 1),
             (Bf16, 64, 3, 1, 65, "decode_few_group_bf16", 2),
-            (Bf16, 64, 3, 10_000, 750, "decode_group_bf16", 0),
+            (Bf16, 64, 3, 10_000, 750, "few_rows_64", 0),
+            (Bf16, 96, 3, 10_000, 750, "decode_group_bf16", 0),
+            (Bf16, 96, 2, 10_000, 750, "decode_pair_bf16", 0),
             (Bf16, 64, 1, 10_000, 750, "decode_bf16", 0),
             (F32, 64, 1, 1, 10, "decode_few_f32", 1),
             (F32, 64, 2, 1, 10, "decode_few_group_f32", 1),
@@ -228,6 +258,11 @@ mod tests {
         for (format, name) in [(F32, "tile_f32"), (Bf16, "tile_bf16"), (Fp8, "tile_fp8")] {
             assert_eq!((tile(format).0.name(), tile(format).1), (name, 16));
         }
+        let few = |format, head, queries| few_tile(format, head, queries).map(KernelOf::name);
+        assert_eq!(few(Bf16, 64, 2), Some("few_rows_64"));
+        assert_eq!(few(Bf16, 64, 8), Some("few_rows_64"));
+        assert_eq!(few(Bf16, 128, 2), Some("few_rows_128"));
+        assert_eq!([few(Bf16, 64, 9), few(Bf16, 96, 2), few(F32, 64, 2), few(Fp8, 64, 2)], [None; 4]);
         let table = [
             (Bf16, 128, 3072, true, "tile_whole_bf16", 32),
             (Bf16, 128, 3072, false, "tile_chunk_bf16", 16),

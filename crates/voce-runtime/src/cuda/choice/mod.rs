@@ -5,8 +5,8 @@ mod conv;
 mod product;
 
 pub(super) use attention::{
-    ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, SHORT_HEADS, SHORT_PART, Singles, TILE_QUERIES, move_kv,
-    put_kv, relative_tile, splits, tile,
+    ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, FEW_WARPS, SHORT_HEADS, SHORT_PART, Singles, TILE_QUERIES,
+    few_tile, move_kv, put_kv, relative_tile, splits, tile,
 };
 pub(super) use conv::{
     ConvShape, ConvWay, GROUP_ROWS, Unit, UnitGroups, always_unit, depthwise, residual, subsample, unit,

@@ -150,6 +150,12 @@ fn op(commands: &[Command], args: &[u8]) -> Option<(Op, usize)> {
 
 /// Attention of several rows of one slot: they go to the ring first.
 fn several(commands: &[Command], args: &[u8]) -> Option<(Attend, usize)> {
+    let first = commands.first()?;
+    let few = args_of(program::FEW_ROWS_64, first, args);
+    if let Some(a) = few.or_else(|| args_of(program::FEW_ROWS_128, first, args)) {
+        let one = grid(first) == [a.kv_heads, 1, 1];
+        return one.then_some((Attend { args: a, rows: a.tile as usize, before: None, cross: false }, 1));
+    }
     let [put, tile, ..] = commands else { return None };
     args_of(program::PUT_KV_BF16, put, args)?;
     let [tasks, rows, _] = grid(put);

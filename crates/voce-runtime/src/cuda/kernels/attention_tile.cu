@@ -56,13 +56,23 @@ DEV void mma(float (&d)[4], const uint4 a, const uint2 b) {
 #endif
 }
 
-// The left operand of `mma` at column k of 16 rows in shared memory.
+// The left operand of `mma` at column k of 16 rows in shared memory, which begin at multiples of 16 bytes.
 DEV uint4 left_of(const bf16* rows, u32 stride, u32 k) {
-    const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bf16* x = rows + g * stride + k + 2 * t;
+    const u32 lane = threadIdx.x % 32;
+#ifdef VOCE_EMULATED
+    const bf16* x = rows + lane / 4 * stride + k + 2 * (lane % 4);
     const bf16* y = x + 8 * stride;
     return {*reinterpret_cast<const u32*>(x), *reinterpret_cast<const u32*>(y),
             *reinterpret_cast<const u32*>(x + 8), *reinterpret_cast<const u32*>(y + 8)};
+#else
+    const u32 from = (u32)__cvta_generic_to_shared(rows + lane % 16 * stride + k + lane / 16 * 8);
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+#endif
 }
 
 // The right operand: columns k.. of 8 rows.
@@ -70,6 +80,20 @@ DEV uint2 right_of(const bf16* rows, u32 stride, u32 k) {
     const u32 lane = threadIdx.x % 32;
     const bf16* x = rows + lane / 4 * stride + k + 2 * (lane % 4);
     return {*reinterpret_cast<const u32*>(x), *reinterpret_cast<const u32*>(x + 8)};
+}
+
+// The right operands of 16 rows in shared memory, which begin at multiples of 16 bytes.
+DEV void right_pair_of(const bf16* rows, u32 stride, u32 k, uint2& b, uint2& c) {
+#ifdef VOCE_EMULATED
+    b = right_of(rows, stride, k), c = right_of(rows + 8 * stride, stride, k);
+#else
+    const u32 lane = threadIdx.x % 32;
+    const u32 from = (u32)__cvta_generic_to_shared(rows + (lane / 16 * 8 + lane % 8) * stride + k + lane / 8 % 2 * 8);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b.x), "=r"(b.y), "=r"(c.x), "=r"(c.y)
+                 : "r"(from)
+                 : "memory");
+#endif
 }
 
 // The right operand from 16 rows of 8 values: the transpose.
@@ -94,7 +118,8 @@ template <int Q> DEV void tile_scores(const bf16* q, const bf16* rows, u32 strid
     for (u32 c = warp * 16; c < columns; c += TILE_WARPS * 16) {
         float d[Q / 16][2][4] = {};
         for (u32 k = 0; k < width; k += 16) {
-            const uint2 left = right_of(rows + c * stride, stride, k), right = right_of(rows + (c + 8) * stride, stride, k);
+            uint2 left, right;
+            right_pair_of(rows + c * stride, stride, k, left, right);
 #pragma unroll
             for (int m = 0; m < Q / 16; m++) {
                 const uint4 x = left_of(q + 16 * m * stride, stride, k);

@@ -104,17 +104,43 @@ DEV float4 under_taps(const Stream& s, const StreamSpan& p, const Taps& t, u32 b
     return {part[0], part[1], part[2], part[3]};
 }
 
-// Eight values of a row of a stream, activated, as bf16.
-DEV uint4 narrow_row8(const Stream& s, const StreamRow& r, u32 i) {
-    if (!r.at) return {0, 0, 0, 0};
-    const float4 v = *reinterpret_cast<const float4*>(r.at + i), w = *reinterpret_cast<const float4*>(r.at + i + 4);
-    if (r.act == ACT_NONE) return {narrow2(v.x, v.y), narrow2(v.z, v.w), narrow2(w.x, w.y), narrow2(w.z, w.w)};
-    if (r.act == ACT_SNAKE) {
-        const float4 a = stream4(s, r, v, i), b = stream4(s, r, w, i + 4);
+// Eight values of a row of a stream, from column `i` on, as they lie there: several are asked for before the first is used.
+struct Row8 { StreamRow r; float4 v, w; };
+DEV Row8 row8(const StreamRow& r, u32 i) {
+    const float4 none = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (!r.at) return {r, none, none};
+    return {r, *reinterpret_cast<const float4*>(r.at + i), *reinterpret_cast<const float4*>(r.at + i + 4)};
+}
+// They, activated, as bf16; zeros of a row that is not there.
+DEV uint4 narrow8(const Stream& s, const Row8& x, u32 i) {
+    const float4 v = x.v, w = x.w;
+    if (!x.r.at) return {0, 0, 0, 0};
+    if (x.r.act == ACT_NONE) return {narrow2(v.x, v.y), narrow2(v.z, v.w), narrow2(w.x, w.y), narrow2(w.z, w.w)};
+    if (x.r.act == ACT_SNAKE) {
+        const float4 a = stream4(s, x.r, v, i), b = stream4(s, x.r, w, i + 4);
         return {narrow2(a.x, a.y), narrow2(a.z, a.w), narrow2(b.x, b.y), narrow2(b.z, b.w)};
     }
-    return {activate_narrow2(r.act, v.x, v.y), activate_narrow2(r.act, v.z, v.w), activate_narrow2(r.act, w.x, w.y),
-            activate_narrow2(r.act, w.z, w.w)};
+    const u32 act = x.r.act;
+    return {activate_narrow2(act, v.x, v.y), activate_narrow2(act, v.z, v.w), activate_narrow2(act, w.x, w.y), activate_narrow2(act, w.z, w.w)};
+}
+// Rows that a thread asks for at once.
+#define ROWS_AHEAD 4
+
+// `count` rows of WIDTH values from row `first` of a stream on to shared memory, activated, as bf16; zeros from row `valid` on.
+template <int WIDTH> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
+    for (u32 e0 = threadIdx.x; e0 < count * (WIDTH / 8); e0 += ROWS_AHEAD * blockDim.x) {
+        Row8 x[ROWS_AHEAD];
+#pragma unroll
+        for (u32 u = 0; u < ROWS_AHEAD; u++) {
+            const u32 e = e0 + u * blockDim.x, row = e / (WIDTH / 8);
+            x[u] = row8(row < valid ? stream_row(s, p, first + row) : StreamRow{nullptr, ACT_NONE}, e % (WIDTH / 8) * 8);
+        }
+#pragma unroll
+        for (u32 u = 0; u < ROWS_AHEAD; u++) {
+            const u32 e = e0 + u * blockDim.x, row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
+            if (row < count) *reinterpret_cast<uint4*>(to + row * stride + i) = narrow8(s, x[u], i);
+        }
+    }
 }
 
 struct ConvArgs {
@@ -159,7 +185,7 @@ KERNEL(conv_operand8, ConvArgs, 256) {
 #pragma unroll 2
         for (u32 tap = 0; tap < a.shape.taps; tap++)
             *reinterpret_cast<uint4*>(out + tap * s.width + i) =
-                narrow_row8(s, stream_row(s, p, begin + tap * a.shape.dilation), i);
+                narrow8(s, row8(stream_row(s, p, begin + tap * a.shape.dilation), i), i);
     }
 }
 
@@ -205,10 +231,12 @@ KERNEL(conv_thin, ThinConvArgs, 256) {
 #define LINE_ROWS 256
 
 // A convolution to one output, stride 1: a tile of rows per block, `width / 4 / PIECES` threads per row. Each value is read and
-// activated once and meets the weights of all taps, up to TAPS; `part` has what each row gives each of them. Bound by the reads.
+// activated once and meets the weights of all taps, up to TAPS, which are in shared memory: registers are for rows under way.
+// `part` has what each row gives each tap. Bound by the reads.
 template <int PIECES, int TAPS> DEV void conv_line_of(const ThinConvArgs& a) {
-    SHARED(float, part);
+    SHARED(float, w);  // [TAPS][width]
     const Stream& s = a.stream;
+    float* part = w + TAPS * s.width;
     if (blockIdx.x >= a.row_blocks) {
         stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
         return;
@@ -218,28 +246,29 @@ template <int PIECES, int TAPS> DEV void conv_line_of(const ThinConvArgs& a) {
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
     const u32 lanes = s.width / (4 * PIECES), i = threadIdx.x % lanes * 4, rows = blockDim.x / lanes;
-    float4 w[TAPS][PIECES];
-#pragma unroll
-    for (u32 tap = 0; tap < TAPS; tap++)
-#pragma unroll
-        for (u32 j = 0; j < PIECES; j++) {
-            w[tap][j] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (tap >= a.shape.taps) continue;
-            const u64 from = tap * s.width + i + 4 * j * lanes;
-            if (a.narrow) w[tap][j] = widen4(*at<const uint2>(a.w + 2 * from));
-            else w[tap][j] = *at<const float4>(a.w + 4 * from);
-        }
+    for (u32 e = threadIdx.x; e < TAPS * s.width; e += blockDim.x) {
+        const bool there = e < a.shape.taps * s.width;
+        w[e] = !there ? 0.0f : a.narrow ? widen(at<const bf16>(a.w)[e]) : at<const float>(a.w)[e];
+    }
+    __syncthreads();
     for (u32 first = 0; first < seen; first += rows) {
         const u32 row = first + threadIdx.x / lanes;
         const StreamRow r = row < seen ? stream_row(s, p, local + row) : StreamRow{nullptr, ACT_NONE};
         float sums[TAPS] = {};
+        float4 values[PIECES];
 #pragma unroll
         for (u32 j = 0; j < PIECES; j++) {
-            float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (r.at) v = stream4(s, r, *reinterpret_cast<const float4*>(r.at + i + 4 * j * lanes), i + 4 * j * lanes);
+            values[j] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (r.at) values[j] = *reinterpret_cast<const float4*>(r.at + i + 4 * j * lanes);
+        }
 #pragma unroll
-            for (u32 tap = 0; tap < TAPS; tap++)
-                sums[tap] += v.x * w[tap][j].x + v.y * w[tap][j].y + v.z * w[tap][j].z + v.w * w[tap][j].w;
+        for (u32 j = 0; j < PIECES; j++) {
+            const float4 v = stream4(s, r, values[j], i + 4 * j * lanes);
+#pragma unroll
+            for (u32 tap = 0; tap < TAPS; tap++) {
+                const float4 x = *reinterpret_cast<const float4*>(w + tap * s.width + i + 4 * j * lanes);
+                sums[tap] += v.x * x.x + v.y * x.y + v.z * x.z + v.w * x.w;
+            }
         }
 #pragma unroll
         for (u32 tap = 0; tap < TAPS; tap++) {
@@ -255,8 +284,8 @@ template <int PIECES, int TAPS> DEV void conv_line_of(const ThinConvArgs& a) {
         put(a.store, begin + r, 0, sum);
     }
 }
-KERNEL(conv_line, ThinConvArgs, 256) { conv_line_of<1, 4>(a); }
-KERNEL(conv_line_wide, ThinConvArgs, 256) { conv_line_of<3, 8>(a); }
+KERNEL_DENSE(conv_line, ThinConvArgs, 256, 4) { conv_line_of<1, 4>(a); }
+KERNEL_DENSE(conv_line_wide, ThinConvArgs, 256, 4) { conv_line_of<3, 8>(a); }
 
 struct UpsampleArgs {
     Stream stream;

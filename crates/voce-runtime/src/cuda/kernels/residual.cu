@@ -12,13 +12,18 @@ struct ResidualArgs {
     u32 first_stride, second_stride, taps, dilation, tiles, blocks;
 };
 
-// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights come from the nearest cache. Row
-// tiles from `tiles` on are not there.
-template <int WIDTH, int M>
+// Width up to which a block keeps the weights in shared memory.
+#define RESIDUAL_NEAR 64
+
+// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights are there too where they are NEAR, and
+// else come from the nearest cache. Row tiles from `tiles` on are not there.
+template <int WIDTH, int M, bool NEAR>
 DEV void residual_product(float (&d)[M][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
 #pragma unroll 4
     for (u32 k = 0; k < WIDTH; k += 16) {
-        const uint2 b = right_of(w, w_stride, k), c = right_of(w + 8 * w_stride, w_stride, k);
+        uint2 b, c;
+        if constexpr (NEAR) right_pair_of(w, w_stride, k, b, c);
+        else b = right_of(w, w_stride, k), c = right_of(w + 8 * w_stride, w_stride, k);
 #pragma unroll
         for (u32 m = 0; m < M; m++) {
             if (m >= tiles) continue;
@@ -46,12 +51,26 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
     bf16* hidden = rows + (ROWS + s.history) * STRIDE;
-    for (u32 e = threadIdx.x; e < (16 * tiles + s.history) * (WIDTH / 8); e += RESIDUAL_THREADS) {
-        const u32 row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
-        uint4 v = {0, 0, 0, 0};
-        if (row < valid + s.history) v = narrow_row8(s, stream_row(s, p, local + row), i);
-        *reinterpret_cast<uint4*>(rows + row * STRIDE + i) = v;
+    // Weights of both products, by outputs.
+    constexpr bool NEAR = WIDTH <= RESIDUAL_NEAR;
+    const u32 first_stride = NEAR ? a.taps * WIDTH + 8 : a.first_stride, second_stride = NEAR ? HIDDEN_STRIDE : a.second_stride;
+    const bf16* first = at<const bf16>(a.first);
+    const bf16* second = at<const bf16>(a.second);
+    if constexpr (NEAR) {
+        bf16* near_first = hidden + ROWS * HIDDEN_STRIDE;
+        bf16* near_second = near_first + HIDDEN * first_stride;
+        const u32 pieces = a.taps * (WIDTH / 8);
+        for (u32 e = threadIdx.x; e < HIDDEN * pieces; e += RESIDUAL_THREADS)
+            copy16(near_first + e / pieces * first_stride + e % pieces * 8, first + e / pieces * a.first_stride + e % pieces * 8, true);
+        for (u32 e = threadIdx.x; e < WIDTH * (HIDDEN / 8); e += RESIDUAL_THREADS) {
+            const u32 n = e / (HIDDEN / 8), i = e % (HIDDEN / 8) * 8;
+            copy16(near_second + n * second_stride + i, second + n * a.second_stride + i, true);
+        }
+        copies_end();
+        first = near_first, second = near_second;
     }
+    narrow_rows8<WIDTH>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
+    copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     {
@@ -59,10 +78,10 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         const u32 here = m < tiles ? tiles - m : 0;
         float d[M][2][4] = {};
         if (here > 0) {
-            const bf16* w = at<const bf16>(a.first) + (u64)n * a.first_stride;
+            const bf16* w = first + n * first_stride;
             for (u32 tap = 0; tap < a.taps; tap++)
-                residual_product<WIDTH, M>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
-                                        a.first_stride);
+                residual_product<WIDTH, M, NEAR>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
+                                                 first_stride);
         }
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
@@ -87,8 +106,8 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         const u32 m = part / (2 * PAIRS) * M, n = part % (2 * PAIRS) * 16;
         if (m >= tiles) continue;
         float d[M][2][4] = {};
-        const bf16* w = at<const bf16>(a.second) + (u64)n * a.second_stride;
-        residual_product<HIDDEN, M>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, a.second_stride);
+        const bf16* w = second + n * second_stride;
+        residual_product<HIDDEN, M, NEAR>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, second_stride);
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             const u32 i = n + 8 * j + 2 * t;
@@ -106,10 +125,10 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
     }
 }
 
-KERNEL(residual_32, ResidualArgs, RESIDUAL_THREADS) { residual<32, RESIDUAL_VALUES / 16>(a); }
-KERNEL(residual_64, ResidualArgs, RESIDUAL_THREADS) { residual<64, RESIDUAL_VALUES / 32>(a); }
-KERNEL(residual_128, ResidualArgs, RESIDUAL_THREADS) { residual<128, RESIDUAL_VALUES / 64>(a); }
-KERNEL(residual_256, ResidualArgs, RESIDUAL_THREADS) { residual<256, RESIDUAL_VALUES / 128>(a); }
+KERNEL_DENSE(residual_32, ResidualArgs, RESIDUAL_THREADS, 3) { residual<32, RESIDUAL_VALUES / 16>(a); }
+KERNEL_DENSE(residual_64, ResidualArgs, RESIDUAL_THREADS, 3) { residual<64, RESIDUAL_VALUES / 32>(a); }
+KERNEL_DENSE(residual_128, ResidualArgs, RESIDUAL_THREADS, 3) { residual<128, RESIDUAL_VALUES / 64>(a); }
+KERNEL_DENSE(residual_256, ResidualArgs, RESIDUAL_THREADS, 3) { residual<256, RESIDUAL_VALUES / 128>(a); }
 KERNEL(residual_few_32, ResidualArgs, RESIDUAL_THREADS) { residual<32, RESIDUAL_FEW>(a); }
 KERNEL(residual_few_64, ResidualArgs, RESIDUAL_THREADS) { residual<64, RESIDUAL_FEW>(a); }
 KERNEL(residual_few_128, ResidualArgs, RESIDUAL_THREADS) { residual<128, RESIDUAL_FEW>(a); }

@@ -4,6 +4,7 @@
 
 #define SAMPLE_THREADS 512
 #define SAMPLE_WARPS (SAMPLE_THREADS / 32)
+#define BEST_THREADS 256
 // Tokens that threads share out evenly before they draw noise for them.
 #define SAMPLE_LIST 1024
 
@@ -144,6 +145,48 @@ DEV u32 limit_of(const u32* keys, const u32* weights, u32 n, u32 low, u32 high, 
     return low;
 }
 
+DEV SampleRow sample_row(const SampleArgs& a) {
+    const u64 settings = a.rows + sizeof(SampleRow) * blockIdx.x;
+    const uint4 x = table_load(settings), y = table_load(settings + 16), z = table_load(settings + 32);
+    return {x.x, x.y, x.z, x.w, __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(y.z), y.w, z.x, z.y, 0, 0};
+}
+
+// The token to its place, to what was drawn before, and its row of the table to where it is read next.
+DEV void take_token(const SampleArgs& a, u32 slot, u32 token) {
+    if (threadIdx.x == 0) {
+        at<u32>(a.tokens)[(u64)slot * a.columns + a.column] = token;
+        if (a.history) at<u32>(a.history)[(u64)slot * a.words + token / 32] |= 1u << (token % 32);
+    }
+    if (!a.next) return;
+    float* to = at<float>(a.next) + ((u64)a.first + (u64)blockIdx.x * a.every) * a.next_stride;
+    const u64 row = (u64)token * a.table_stride;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < a.dim; i += blockDim.x) {
+        float v = 0.0f;
+        if (token < a.table_rows)
+            v = a.table_bf16 ? widen(at<const bf16>(a.table)[row + i]) : at<const float>(a.table)[row + i];
+        to[i] = a.less ? to[i] - v : v;
+    }
+}
+
+// The largest of a row without a penalty, as `sample` finds it where nothing is drawn: read once, kept nowhere.
+KERNEL_AHEAD(sample_best, SampleArgs, BEST_THREADS, 4) {
+    __shared__ Best winners[33];
+    const SampleRow r = sample_row(a);
+    dependents_may_start();
+    wait_for_others();
+    const float* x = at<const float>(a.logits) + (u64)blockIdx.x * a.stride;
+    Best best = {-INF, NO_INDEX};
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < a.n; i += BEST_THREADS) {
+        const float v = i < r.below || i == r.also ? x[i] : -INF;
+        // Neither NaN nor minus infinity is taken.
+        if (v > best.value && fminf(v, 3e38f) > best.value) best = {fminf(v, 3e38f), i};
+    }
+    best = block_best(best, winners);
+    take_token(a, r.slot, best.index == NO_INDEX ? 0 : best.index);
+}
+
 KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     // [n], then as many weights where a row has a top_p; those of long rows are in memory.
     SHARED(u32, near_keys);
@@ -153,10 +196,7 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
     __shared__ u64 sums[2][SAMPLE_WARPS];
     __shared__ Best winners[33];
     __shared__ u32 list[SAMPLE_LIST], listed;
-    const u64 settings = a.rows + sizeof(SampleRow) * blockIdx.x;
-    const uint4 row0 = table_load(settings), row1 = table_load(settings + 16), row2 = table_load(settings + 32);
-    const SampleRow r = {row0.x, row0.y, row0.z, row0.w, __uint_as_float(row1.x), __uint_as_float(row1.y), __uint_as_float(row1.z),
-                         row1.w, row2.x, row2.y, 0, 0};
+    const SampleRow r = sample_row(a);
     dependents_may_start();
     wait_for_others();
     const float* x = at<const float>(a.logits) + (u64)blockIdx.x * a.stride;
@@ -222,19 +262,5 @@ KERNEL_AHEAD(sample, SampleArgs, SAMPLE_THREADS, 1) {
         if (before(now, best)) best = now;
     }
     best = block_best(best, winners);
-    const u32 token = best.index == NO_INDEX ? 0 : best.index;
-    if (threadIdx.x == 0) {
-        at<u32>(a.tokens)[(u64)r.slot * a.columns + a.column] = token;
-        if (a.history) at<u32>(a.history)[(u64)r.slot * a.words + token / 32] |= 1u << (token % 32);
-    }
-    if (!a.next) return;
-    float* to = at<float>(a.next) + ((u64)a.first + (u64)blockIdx.x * a.every) * a.next_stride;
-    const u64 row = (u64)token * a.table_stride;
-#pragma unroll 4
-    for (u32 i = threadIdx.x; i < a.dim; i += SAMPLE_THREADS) {
-        float v = 0.0f;
-        if (token < a.table_rows)
-            v = a.table_bf16 ? widen(at<const bf16>(a.table)[row + i]) : at<const float>(a.table)[row + i];
-        to[i] = a.less ? to[i] - v : v;
-    }
+    take_token(a, r.slot, best.index == NO_INDEX ? 0 : best.index);
 }

@@ -6,28 +6,6 @@ struct UnitArgs {
     u64 rate, gain;
 };
 
-// The left operand: columns k.. of 16 rows in shared memory, as `left_of` gives it.
-DEV uint4 unit_left(const bf16* rows, u32 stride, u32 k) {
-#ifdef VOCE_EMULATED
-    return left_of(rows, stride, k);
-#else
-    const u32 lane = threadIdx.x % 32, from = (u32)__cvta_generic_to_shared(rows + lane % 16 * stride + k + lane / 16 * 8);
-    uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from));
-    return v;
-#endif
-}
-// The right operands of 16 outputs: columns k.. of their weights in shared memory.
-DEV void unit_right(const bf16* rows, u32 stride, u32 k, uint2& b, uint2& c) {
-#ifdef VOCE_EMULATED
-    b = right_of(rows, stride, k), c = right_of(rows + 8 * stride, stride, k);
-#else
-    const u32 lane = threadIdx.x % 32;
-    const u32 from = (u32)__cvta_generic_to_shared(rows + (lane / 16 * 8 + lane % 8) * stride + k + lane / 8 % 2 * 8);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(b.x), "=r"(b.y), "=r"(c.x), "=r"(c.y) : "r"(from));
-#endif
-}
-
 // A tile of rows per block: each value is read, activated and narrowed once, hidden rows take the place of the others, and weights
 // come to shared memory a chunk of CHUNK inputs at a time, the next one on its way meanwhile. A warp has TALL tiles of 16 rows and
 // WIDE of 8 outputs: the more, the fewer reads of shared memory for a product.
@@ -64,12 +42,7 @@ template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(cons
     const u32 valid = min((u32)ROWS, s.unit - skip), tiles = (valid + 15) / 16;
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
-    for (u32 e = threadIdx.x; e < (16 * tiles + s.history) * (WIDTH / 8); e += THREADS) {
-        const u32 row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
-        uint4 v = {0, 0, 0, 0};
-        if (row < valid + s.history) v = narrow_row8(s, stream_row(s, p, local + row), i);
-        *reinterpret_cast<uint4*>(rows + row * STRIDE + i) = v;
-    }
+    narrow_rows8<WIDTH>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
     copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -89,11 +62,11 @@ template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(cons
         for (u32 k = 0; k < CHUNK; k += 16) {
             uint4 x[TALL];
 #pragma unroll
-            for (u32 r = 0; r < TALL; r++) x[r] = unit_left(from + 16 * r * STRIDE, STRIDE, k);
+            for (u32 r = 0; r < TALL; r++) x[r] = left_of(from + 16 * r * STRIDE, STRIDE, k);
 #pragma unroll
             for (u32 j = 0; j < WIDE; j += 2) {
                 uint2 b, c;
-                unit_right(w + 8 * j * WEIGHTS, WEIGHTS, k, b, c);
+                right_pair_of(w + 8 * j * WEIGHTS, WEIGHTS, k, b, c);
 #pragma unroll
                 for (u32 r = 0; r < TALL; r++) mma(d[r][j], x[r], b), mma(d[r][j + 1], x[r], c);
             }
