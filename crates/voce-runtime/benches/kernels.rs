@@ -32,24 +32,26 @@ fn buffer(rows: usize, cols: usize) -> Buffer {
 /// One pass over as many matrices as leave the second-level cache, so that weights come from where a
 /// model's come from.
 fn linear(bencher: Bencher<'_, '_>, isa: Isa, format: Format, rows: usize) {
-    let (n, k) = (4096, 1024);
+    let norm = Norm::Layer { weight: None, bias: None, eps: 1e-5, modulation: None };
+    linear_of(bencher, isa, format, &buffer(rows, 1024), norm);
+}
+
+fn linear_of(bencher: Bencher<'_, '_>, isa: Isa, format: Format, x: &Buffer, norm: Norm<'_>) {
+    let (n, k, rows) = (4096, 1024, x.rows());
     let arena = WeightArena::new();
     let weights = values(n * k);
     let copies = 6;
     let layers: Vec<Matrix> =
         (0..copies).map(|_| Matrix::pack(&arena, format, n, k, &weights).unwrap()).collect();
-    let (x, mut out) = (buffer(rows, k), Buffer::new(rows, n));
+    let mut out = Buffer::new(rows, n);
     let mut exec = Exec::with_isa(1, isa).expect("supported");
     bencher
         .counter(BytesCount::new(copies * layers[0].bytes()))
         .counter(ItemsCount::new(copies * n * k * rows))
         .bench_local(|| {
             for w in &layers {
-                let mut op = LinearOp::new(&x, rows, w);
-                (op.norm, op.act) = (
-                    Norm::Layer { weight: None, bias: None, eps: 1e-5, modulation: None },
-                    Activation::GeluTanh,
-                );
+                let mut op = LinearOp::new(x, rows, w);
+                (op.norm, op.act) = (norm.clone(), Activation::GeluTanh);
                 exec.linear(&op, black_box(&mut out));
             }
         });
@@ -103,6 +105,23 @@ fn gemm_int4_64_rows(bencher: Bencher<'_, '_>, isa: Isa) {
 #[divan::bench(args = Isa::available())]
 fn gemm_int8_64_rows(bencher: Bencher<'_, '_>, isa: Isa) {
     linear(bencher, isa, Format::Int8, 64);
+}
+
+/// Inputs as an activation leaves them, most of one sign.
+#[divan::bench(args = Isa::available())]
+fn gemm_int8_64_activated_rows(bencher: Bencher<'_, '_>, isa: Isa) {
+    let mut x = buffer(64, 1024);
+    x.head_mut(64).iter_mut().for_each(|v| *v *= 3.0);
+    linear_of(bencher, isa, Format::Int8, &x, Norm::Activation(Activation::Silu));
+}
+
+/// Inputs that are spread evenly, of which the most have to be multiplied twice without VNNI.
+#[divan::bench(args = Isa::available())]
+fn gemm_int8_64_even_rows(bencher: Bencher<'_, '_>, isa: Isa) {
+    let mut x = Buffer::new(64, 1024);
+    let even = |i: usize| (i * 2_654_435_761 % 65_537) as f32 / 32_768.0 - 1.0;
+    x.head_mut(64).iter_mut().enumerate().for_each(|(i, v)| *v = even(i));
+    linear_of(bencher, isa, Format::Int8, &x, Norm::None);
 }
 
 fn attention(bencher: Bencher<'_, '_>, isa: Isa, rows: usize, window: Option<usize>) {

@@ -6,7 +6,7 @@ use super::lanes::LANES;
 use super::quant::GROUP;
 
 /// How far ahead of a single row its weights are asked for, in bytes of a panel.
-const AHEAD: usize = 2048;
+pub(super) const AHEAD: usize = 2048;
 
 /// Bytes of a panel per step of four inputs.
 pub(super) const STEP: usize = 4 * LANES;
@@ -20,7 +20,7 @@ pub(super) unsafe fn weights(g: &Gemm, o: usize) -> *const u8 {
 
 /// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both.
 #[inline(always)]
-pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
+unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
     g: &Gemm,
     row: usize,
     output: usize,

@@ -95,8 +95,9 @@ mod tests {
     use crate::Isa;
     use crate::simd::{ByteRows, Kernels, kernels};
 
-    /// Bytes of both signs: the extremes, and values of no pattern.
-    const BYTES: [fn(usize, usize) -> i8; 9] = [
+    /// Bytes of both signs: the extremes, and values of no pattern. As inputs of split rows, all pairs are too large for 16 bits,
+    /// or some, or only those of two steps together, or none.
+    const BYTES: [fn(usize, usize) -> i8; 10] = [
         |_, _| 127,
         |_, _| -127,
         |_, _| -128,
@@ -106,8 +107,9 @@ mod tests {
         |r, i| if (i + r) % 3 == 0 { -128 } else { 127 },
         |r, i| ((i * 2_654_435_761 + r * 40_503) >> 7) as i8,
         |r, i| (((i * 7_919 + r * 104_729) % 129) as i32 - 64) as i8,
+        |r, i| (((i * 7_919 + r * 104_729) % 33) as i32 - 16) as i8,
     ];
-    const SHAPES: [(usize, usize, usize); 10] = [
+    const SHAPES: [(usize, usize, usize); 13] = [
         (1, 64, 1),
         (1, 512, 5),
         (2, 128, 4),
@@ -118,6 +120,9 @@ mod tests {
         (17, 256, 4),
         (33, 128, 5),
         (64, 64, 4),
+        (24, 2112, 1),
+        (29, 1088, 7),
+        (70, 64, 4),
     ];
 
     struct Case {
@@ -174,6 +179,8 @@ mod tests {
                 }
                 let scale = |o: usize| 0.002 + o as f32 * 0.0003;
                 let scales = (0..n).flat_map(|o| scale(o).to_le_bytes()).collect();
+                // No value is quantised to -128.
+                let x = |r: usize, i: usize| x(r, i).max(-127);
                 let biased: Vec<u8> = (0..m * k).map(|at| (x(at / k, at % k) as i32 + 128) as u8).collect();
                 let mut want = Vec::new();
                 for (r, o) in (0..m).flat_map(|r| (0..n).map(move |o| (r, o))) {
@@ -208,7 +215,7 @@ mod tests {
         for (from, to) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)) {
             to[..k].copy_from_slice(from);
             // SAFETY: a table that takes split rows belongs to a CPU with AVX2; the row has room for its rest.
-            unsafe { crate::simd::split::split(to.as_mut_ptr(), k) };
+            unsafe { crate::simd::split::split::<true>(to.as_mut_ptr(), k) };
         }
         rows
     }

@@ -15,6 +15,10 @@ use super::dots::Dots;
 /// As for [`Dots`].
 #[allow(clippy::missing_safety_doc)] // the contract above holds for every method
 pub trait SplitDots: Dots<Sums = Self> {
+    /// Packed weights of an even step as unsigned bytes, `w + 128`; of an odd one, `127 - w`.
+    unsafe fn unsigned(self, odd: bool) -> Self;
+    /// Adds the products of two steps, no sum of four of which exceeds 16 bits.
+    unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self;
     /// Adds products of bytes, no pair of which exceeds 16 bits, each pair times its 16 bits of `signs`.
     unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self;
     /// Stores a register.
@@ -193,7 +197,7 @@ macro_rules! madd {
             const BIASED: bool = false;
             #[inline(always)]
             unsafe fn prepared(self) -> Self {
-                unsafe { $name($xor(self.0, $set8(-128))) }
+                self
             }
             #[inline(always)]
             unsafe fn dot(to: Self, w: Self, x: Self) -> Self {
@@ -211,6 +215,17 @@ macro_rules! madd {
         }
 
         impl SplitDots for $name {
+            #[inline(always)]
+            unsafe fn unsigned(self, odd: bool) -> Self {
+                unsafe { $name($xor(self.0, $set8(if odd { 127 } else { -128 }))) }
+            }
+            #[inline(always)]
+            unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self {
+                unsafe {
+                    let pairs = $add16($maddubs(w[0].0, x[0].0), $maddubs(w[1].0, x[1].0));
+                    $name($add32(self.0, $madd(pairs, $set1(1))))
+                }
+            }
             #[inline(always)]
             unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self {
                 unsafe { $name($add32(self.0, $madd($maddubs(u.0, s.0), signs.0))) }

@@ -3,35 +3,118 @@
 use std::mem::MaybeUninit;
 
 use super::gemm::Gemm;
-use super::integer::{STEP, int4, int8, int8_sums, weights};
+use super::integer::{AHEAD, STEP, int4, int8, weights};
 use super::lanes::LANES;
-use super::split;
+use super::split::{self, Part};
 use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
 
 /// Outputs whose sums wait for the entries of split rows.
 const WAITING: usize = 4 * LANES;
 /// Rows that they wait in.
-const WAITING_ROWS: usize = 32;
+const WAITING_ROWS: usize = 64;
+/// Rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits. In 512 bit
+/// blocks of eight rows are as fast, whose weights are read once.
+const MANY_ROWS: usize = 24;
 
 /// Sums of bytes alone, `WAITING` for each row.
 #[repr(align(64))]
 struct Sums([MaybeUninit<i32>; WAITING * WAITING_ROWS]);
 
-/// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go.
+/// Unsigned weights of up to four panels for a part of a row, step by step: half of the smallest first-level cache.
+#[repr(align(64))]
+struct Ready([MaybeUninit<u8>; WAITING * split::PART]);
+
+/// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
+/// as they are read.
 #[inline(always)]
-unsafe fn split_block<V: SplitDots, const MR: usize, const NR: usize>(
+unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
     g: &Gemm,
     row: usize,
     output: usize,
     to: *mut i32,
 ) {
-    // SAFETY: as for `int8_sums`; `to` has room for the block.
+    // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands; `to` has room.
     unsafe {
-        let acc = int8_sums::<V, MR, NR>(g, row, output);
+        let mut acc = [[V::splat(0); NR]; MR];
+        let mut a = [g.a; MR];
+        let mut b = [g.b; NR];
+        for m in 0..MR {
+            a[m] = g.a.add((row + m) * g.lda);
+        }
+        for n in 0..NR {
+            b[n] = weights(g, output + n * V::OUTPUTS);
+        }
+        let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
+        for pair in 0..g.k / 8 {
+            for odd in [false, true] {
+                let k = 2 * pair + odd as usize;
+                let mut x = [V::splat(0); MR];
+                for m in 0..MR {
+                    x[m] = V::spread(a[m].add(4 * k));
+                }
+                for n in 0..NR {
+                    if MR == 1 && n * V::OUTPUTS % LANES == 0 {
+                        // Behind its panel comes the one that this register takes next.
+                        let ahead = k * STEP + AHEAD;
+                        let on = if ahead < g.panel { 0 } else { beside };
+                        V::prefetch(b[n].wrapping_add(ahead + on));
+                    }
+                    let w = V::load(b[n].add(k * STEP)).unsigned(odd);
+                    for m in 0..MR {
+                        acc[m][n] = V::dot(acc[m][n], w, x[m]);
+                    }
+                }
+            }
+        }
         for m in 0..MR {
             for n in 0..NR {
                 acc[m][n].store(to.add(m * WAITING + n * V::OUTPUTS));
             }
+        }
+    }
+}
+
+/// Adds the products of a part of a row to its sums, `NR` registers of them, in the order in which the row lists its steps: rows
+/// differ in it, so each is multiplied by itself, with the weights in the cache.
+#[inline(always)]
+unsafe fn part_row<V: SplitDots, const NR: usize>(
+    ready: *const u8,
+    a: *const u8,
+    (part, doubles): (*const Part, usize),
+    sums: *mut i32,
+    first: bool,
+) {
+    // SAFETY: `ready` and `a` hold the part's steps; `sums` has room.
+    unsafe {
+        let (list, by_step) =
+            ((&raw const (*part).at_once).cast::<u8>(), (&raw const (*part).by_step).cast::<u8>());
+        let at_once = (&raw const (*part).count).read_unaligned() as usize;
+        let (bytes, step) = (4 * V::OUTPUTS, 4 * V::OUTPUTS * NR);
+        let mut acc = [V::splat(0); NR];
+        if !first {
+            for n in 0..NR {
+                acc[n] = V::load(sums.add(n * V::OUTPUTS).cast());
+            }
+        }
+        for i in 0..at_once {
+            let double = *list.add(i) as usize;
+            let b = ready.add(double * 2 * step);
+            let x = [V::spread(a.add(8 * double)), V::spread(a.add(8 * double + 4))];
+            for n in 0..NR {
+                acc[n] = acc[n].dot_two([V::load(b.add(n * bytes)), V::load(b.add(step + n * bytes))], x);
+            }
+        }
+        for i in 0..doubles - at_once {
+            let double = *by_step.add(i) as usize;
+            let b = ready.add(double * 2 * step);
+            let x = [V::spread(a.add(8 * double)), V::spread(a.add(8 * double + 4))];
+            for n in 0..NR {
+                acc[n] = V::dot(acc[n], V::load(b.add(n * bytes)), x[0]);
+                acc[n] = V::dot(acc[n], V::load(b.add(step + n * bytes)), x[1]);
+            }
+        }
+        for n in 0..NR {
+            acc[n].store(sums.add(n * V::OUTPUTS));
         }
     }
 }
@@ -41,7 +124,7 @@ unsafe fn split_block<V: SplitDots, const MR: usize, const NR: usize>(
 unsafe fn finish_split<V: SplitDots, const NR: usize>(g: &Gemm, row: usize, output: usize, from: *const i32) {
     // SAFETY: row and `NR` registers of outputs from `output` on are inside the operands; `from` has their sums.
     unsafe {
-        let (rest, list) = split::rest(g.a.add(row * g.lda), g.k);
+        let (rest, _, list) = split::rest(g.a.add(row * g.lda), g.k);
         let mut acc = [V::splat(0); NR];
         let mut b = [g.b; NR];
         for n in 0..NR {
@@ -64,6 +147,86 @@ unsafe fn finish_split<V: SplitDots, const NR: usize>(g: &Gemm, row: usize, outp
     }
 }
 
+/// The sums of rows `first..first + rows` by `width` outputs from `o` on, in blocks of rows.
+#[inline(always)]
+unsafe fn few_rows<V: SplitDots>(
+    g: &Gemm,
+    (first, rows): (usize, usize),
+    (o, width): (usize, usize),
+    sums: *mut i32,
+) {
+    // SAFETY: blocks stay inside the operands and the sums.
+    unsafe {
+        let mut at = 0;
+        while at < width {
+            let nr = match rows {
+                1 if width == WAITING => WAITING / V::OUTPUTS,
+                _ if V::OUTPUTS < LANES || width - at > LANES => 2,
+                _ => 1,
+            };
+            let mut r = 0;
+            while r < rows {
+                let (to, row, output) = (sums.add(r * WAITING + at), first + r, o + at);
+                let mr = match rows - r {
+                    8.. if V::OUTPUTS == LANES && nr == 2 => 8,
+                    4.. => 4,
+                    2.. => 2,
+                    _ => 1,
+                };
+                match (mr, nr) {
+                    (8, _) => few_block::<V, 8, 2>(g, row, output, to),
+                    (4, 1) => few_block::<V, 4, 1>(g, row, output, to),
+                    (4, _) => few_block::<V, 4, 2>(g, row, output, to),
+                    (2, 1) => few_block::<V, 2, 1>(g, row, output, to),
+                    (2, _) => few_block::<V, 2, 2>(g, row, output, to),
+                    (_, 8) => few_block::<V, 1, 8>(g, row, output, to),
+                    (_, 4) => few_block::<V, 1, 4>(g, row, output, to),
+                    (_, 2) => few_block::<V, 1, 2>(g, row, output, to),
+                    _ => few_block::<V, 1, 1>(g, row, output, to),
+                }
+                r += mr;
+            }
+            at += nr * V::OUTPUTS;
+        }
+    }
+}
+
+/// The sums of rows `first..first + rows` by `NR` registers of outputs from `o` on: weights are made unsigned once for all.
+#[inline(always)]
+unsafe fn many_rows<V: SplitDots, const NR: usize>(
+    g: &Gemm,
+    first: usize,
+    rows: usize,
+    o: usize,
+    sums: *mut i32,
+) {
+    // SAFETY: what is read is inside the operands, and what is written inside `ready` and the sums.
+    unsafe {
+        let mut ready = Ready([MaybeUninit::uninit(); WAITING * split::PART]);
+        let ready = ready.0.as_mut_ptr().cast::<u8>();
+        let bytes = 4 * V::OUTPUTS;
+        for p in 0..g.k.div_ceil(split::PART) {
+            let start = p * split::PART;
+            let doubles = (g.k - start).min(split::PART) / 8;
+            for n in 0..NR {
+                let from = weights(g, o + n * V::OUTPUTS).add(start / 4 * STEP);
+                for s in 0..doubles {
+                    for odd in [false, true] {
+                        let s = 2 * s + odd as usize;
+                        let w = V::load(from.add(s * STEP)).unsigned(odd);
+                        w.store(ready.add((s * NR + n) * bytes).cast());
+                    }
+                }
+            }
+            for r in 0..rows {
+                let a = g.a.add((first + r) * g.lda);
+                let part = split::rest(a, g.k).1.add(p);
+                part_row::<V, NR>(ready, a.add(start), (part, doubles), sums.add(r * WAITING), p == 0);
+            }
+        }
+    }
+}
+
 /// The product of split rows: by blocks of bytes, then row by row what was split off, while the weights are in the cache.
 ///
 /// # Safety
@@ -77,50 +240,37 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
         let end = g.panels * LANES;
         let mut o = 0;
         while o < end {
-            let width = if end - o >= WAITING { WAITING } else { LANES };
+            let width = (end - o).min(WAITING);
             let mut first = 0;
             while first < g.m {
-                let rows = (g.m - first).min(WAITING_ROWS);
-                let mut at = 0;
-                while at < width {
-                    let mut r = 0;
-                    let nr = match rows {
-                        1 if width == WAITING => WAITING / V::OUTPUTS,
-                        _ if V::OUTPUTS < LANES || width == WAITING => 2,
-                        _ => 1,
-                    };
-                    while r < rows {
-                        let to = sums.add(r * WAITING + at);
-                        let (row, output) = (first + r, o + at);
-                        let mr = match rows - r {
-                            8.. if V::OUTPUTS == LANES && nr == 2 => 8,
-                            4.. => 4,
-                            2.. => 2,
-                            _ => 1,
-                        };
-                        match (mr, nr) {
-                            (8, 1) => split_block::<V, 8, 1>(g, row, output, to),
-                            (8, _) => split_block::<V, 8, 2>(g, row, output, to),
-                            (4, 1) => split_block::<V, 4, 1>(g, row, output, to),
-                            (4, _) => split_block::<V, 4, 2>(g, row, output, to),
-                            (2, 1) => split_block::<V, 2, 1>(g, row, output, to),
-                            (2, _) => split_block::<V, 2, 2>(g, row, output, to),
-                            (_, 8) => split_block::<V, 1, 8>(g, row, output, to),
-                            (_, 4) => split_block::<V, 1, 4>(g, row, output, to),
-                            (_, 2) => split_block::<V, 1, 2>(g, row, output, to),
-                            _ => split_block::<V, 1, 1>(g, row, output, to),
-                        }
-                        r += mr;
+                // Half of the rows' sums lie in the first-level cache beside weights in blocks.
+                let most = if V::OUTPUTS == LANES { WAITING_ROWS / 2 } else { WAITING_ROWS };
+                let rows = (g.m - first).min(most);
+                if V::OUTPUTS == LANES || rows < MANY_ROWS {
+                    few_rows::<V>(g, (first, rows), (o, width), sums);
+                } else if width == WAITING {
+                    many_rows::<V, 8>(g, first, rows, o, sums);
+                } else {
+                    let mut at = 0;
+                    while at < width {
+                        many_rows::<V, 2>(g, first, rows, o + at, sums.add(at));
+                        at += LANES;
                     }
-                    at += nr * V::OUTPUTS;
                 }
                 for r in 0..rows {
                     let (row, from) = (first + r, sums.add(r * WAITING).cast_const());
-                    match width / V::OUTPUTS {
-                        8 => finish_split::<V, 8>(g, row, o, from),
-                        4 => finish_split::<V, 4>(g, row, o, from),
-                        2 => finish_split::<V, 2>(g, row, o, from),
-                        _ => finish_split::<V, 1>(g, row, o, from),
+                    if width == WAITING {
+                        if V::OUTPUTS < LANES {
+                            finish_split::<V, 8>(g, row, o, from);
+                        } else {
+                            finish_split::<V, 4>(g, row, o, from);
+                        }
+                        continue;
+                    }
+                    let mut at = 0;
+                    while at < width {
+                        finish_split::<V, 1>(g, row, o + at, from.add(at));
+                        at += V::OUTPUTS;
                     }
                 }
                 first += rows;
