@@ -99,6 +99,11 @@ fn an_int8_convolution_is_the_product_of_its_windows_with_the_same_bits_everywhe
         (24, 50, 3, 1, 3, 20),
         (24, 50, 3, 1, 3, 200),
         (96, 16, 1, 1, 1, 5),
+        // Both sides of where AVX2 lists double steps.
+        (64, 256, 3, 1, 1, 23),
+        (64, 255, 3, 1, 1, 24),
+        (64, 256, 3, 1, 1, 24),
+        (24, 256, 3, 1, 3, 200),
     ];
     let weight_arena = WeightArena::new();
     for (cin, n, taps, stride, dilation, steps) in cases {

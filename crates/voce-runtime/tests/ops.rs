@@ -218,8 +218,20 @@ fn a_row_alone_has_the_bits_of_the_row_in_a_batch() {
 fn quantised_products_have_the_same_bits_on_every_instruction_set() {
     let mut rng = Rng(3);
     let arena = WeightArena::new();
-    let shapes =
-        [(9, 320, 64), (1, 1, 1), (1, 1000, 37), (2, 65, 130), (3, 64, 16), (13, 129, 15), (70, 96, 50)];
+    let shapes = [
+        (9, 320, 64),
+        (1, 1, 1),
+        (1, 1000, 37),
+        (2, 65, 130),
+        (3, 64, 16),
+        (13, 129, 15),
+        (70, 96, 50),
+        // Both sides of where AVX2 lists double steps.
+        (23, 192, 256),
+        (24, 192, 255),
+        (24, 192, 256),
+        (90, 600, 271),
+    ];
     for (rows, k, n) in shapes {
         let inputs = [
             rng.vec(rows * k),

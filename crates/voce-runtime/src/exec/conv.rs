@@ -12,7 +12,7 @@ use crate::cuda::PastRows;
 use crate::matrix::{Format, Matrix};
 use crate::memory::{AlignedVec, volume};
 use crate::pool::share;
-use crate::simd::{Activation, Store};
+use crate::simd::{Activation, ByteRow, Store};
 
 /// Shape of a [`ConvState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,12 +204,13 @@ impl Exec {
         if quantised {
             self.pool.run(|id| {
                 staging.stretches(&mut |s| {
+                    let of = ByteRow { n: op.w.k, kp: op.w.kp, listed: kernels.lists(s.rows, op.w.n) };
                     for r in share(s.rows, 1, id, threads) {
                         // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
                         unsafe {
                             let x = operand.get().add(staging.at(s.at + r * s.lda)).cast::<f32>();
                             let to = bytes.get().add((s.before + r) * layout.row);
-                            *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, op.w.k, op.w.kp, to);
+                            *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, of, to);
                         }
                     }
                 });

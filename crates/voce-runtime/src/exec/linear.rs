@@ -6,7 +6,7 @@ use crate::pool::share;
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{Activation, ByteRows, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
+use crate::simd::{Activation, ByteRow, ByteRows, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -146,7 +146,7 @@ impl Exec {
         }
         assert!(op.bias.is_none_or(|b| b.len() == w.n), "bias length");
         let kind = OperandKind::of(w.format, self.kernels);
-        let prepare = Prepare::new(op, kind);
+        let prepare = Prepare::new(op, kind, self.kernels);
         if let Some(cuda) = &mut self.cuda {
             return cuda.linear(op, output);
         }
@@ -296,6 +296,7 @@ struct Prepare {
     k: usize,
     kp: usize,
     kind: OperandKind,
+    listed: bool,
     act: Activation,
     swiglu: bool,
     norm: Option<NormRow>,
@@ -306,7 +307,7 @@ struct Prepare {
 unsafe impl Sync for Prepare {}
 
 impl Prepare {
-    fn new(op: &LinearOp<'_>, kind: OperandKind) -> Self {
+    fn new(op: &LinearOp<'_>, kind: OperandKind, kernels: &Kernels) -> Self {
         let null = std::ptr::null();
         let mut p = Prepare {
             x: op.x.view.ptr(),
@@ -314,6 +315,7 @@ impl Prepare {
             k: op.w.k,
             kp: op.w.kp,
             kind,
+            listed: kernels.lists(op.rows, op.w.n),
             act: Activation::None,
             swiglu: matches!(op.norm, Norm::SwiGlu),
             norm: None,
@@ -394,7 +396,8 @@ impl Prepare {
                     std::slice::from_raw_parts_mut(a.cast::<u16>().add(self.k), self.kp - self.k).fill(0);
                 }
                 OperandKind::Bytes | OperandKind::SplitBytes => {
-                    *place.scales.add(r) = (kn.quantize_int8)(x, self.k, self.kp, a);
+                    let of = ByteRow { n: self.k, kp: self.kp, listed: self.listed };
+                    *place.scales.add(r) = (kn.quantize_int8)(x, of, a);
                 }
                 OperandKind::SignedBytes => {
                     let sums = place.sums.add(r * layout.groups);

@@ -148,6 +148,17 @@ pub enum ByteRows {
     Split,
 }
 
+/// A row that is quantised for an int8 product.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteRow {
+    /// Values.
+    pub n: usize,
+    /// Bytes, of which those behind the values stand for zeros.
+    pub kp: usize,
+    /// Whether a split row lists its double steps.
+    pub listed: bool,
+}
+
 /// Epilogue of `m` rows by `n` values.
 pub type EpilogueFn = unsafe fn(Rows<*const f32>, usize, usize, &Epilogue, Rows<*mut f32>);
 
@@ -174,7 +185,9 @@ pub struct Kernels {
     /// Activation of one row, to bf16.
     pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
     /// Row to bytes as `byte_rows` says.
-    pub quantize_int8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
+    pub quantize_int8: unsafe fn(*const f32, ByteRow, *mut u8) -> f32,
+    /// Rows and outputs of an int8 product from which on its rows are listed.
+    pub listed_from: (usize, usize),
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of a block of rows.
@@ -228,8 +241,8 @@ macro_rules! instantiate {
                 unsafe { vector::map_row_bf16::<$lanes>(x, n, act, out) }
             }
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn quantize_int8(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
-                unsafe { vector::quantize_u8::<$lanes>(x, n, kp, out) }
+            pub(super) unsafe fn quantize_int8(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
+                unsafe { vector::quantize_u8::<$lanes>(x, of.n, of.kp, out) }
             }
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn quantize_i8(x: *const f32, n: usize, kp: usize, out: *mut u8, sums: *mut i32) -> f32 {
@@ -311,6 +324,7 @@ macro_rules! table {
             map: $module::map,
             map_bf16: $module::map_bf16,
             quantize_int8: $module::quantize_int8,
+            listed_from: (usize::MAX, 0),
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
             release: || (),
@@ -333,7 +347,8 @@ static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, q
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
     byte_rows: ByteRows::Split,
-    quantize_int8: split::quantize_avx2,
+    quantize_int8: split::quantize,
+    listed_from: (x86_products::MANY_ROWS, x86_products::MANY_OUTPUTS),
     ..table!(Isa::Avx2, avx2, x86_products::int8_avx2, x86_products::int4_avx2)
 };
 #[cfg(target_arch = "x86_64")]
@@ -342,7 +357,7 @@ static AVX_VNNI: Kernels =
 #[cfg(target_arch = "x86_64")]
 static AVX512BW: Kernels = Kernels {
     byte_rows: ByteRows::Split,
-    quantize_int8: split::quantize_avx512,
+    quantize_int8: split::quantize,
     ..table!(Isa::Avx512Bw, avx512, x86_products::int8_avx512bw, x86_products::int4_avx512bw)
 };
 #[cfg(target_arch = "x86_64")]
@@ -374,6 +389,13 @@ static NEON: Kernels = neon_table!(Isa::Neon, int8_neon, int4_neon);
 static DOTPROD: Kernels = neon_table!(Isa::Dotprod, int8_dotprod, int4_dotprod);
 #[cfg(target_arch = "aarch64")]
 static I8MM: Kernels = neon_table!(Isa::I8mm, int8_i8mm, int4_i8mm);
+
+impl Kernels {
+    /// Whether rows of an int8 product of this size are listed.
+    pub fn lists(&self, rows: usize, outputs: usize) -> bool {
+        rows >= self.listed_from.0 && outputs >= self.listed_from.1
+    }
+}
 
 /// Bytes of a split row of `k` inputs; no table outside x86-64 takes any.
 pub fn split_row_bytes(k: usize) -> usize {

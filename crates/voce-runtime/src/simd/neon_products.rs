@@ -6,6 +6,7 @@
 
 use std::arch::aarch64::*;
 
+use super::ByteRow;
 use super::gemm::Gemm;
 use super::integer::{STEP, int4, int8, weights};
 use super::lanes::LANES;
@@ -232,17 +233,17 @@ pub unsafe fn int4_neon(g: &Gemm) {
     unsafe { int4::<Widening>(g) }
 }
 
-/// Quantises a row of `n` values to signed bytes, padded to `k`; returns the scale.
+/// Quantises a row to signed bytes; returns the scale.
 ///
 /// # Safety
-/// `x` holds `n` values, `out` has room for `k >= n`, a multiple of 64.
+/// `x` holds `n` values, `out` has room for `kp >= n`, a multiple of 64.
 #[target_feature(enable = "neon")]
-pub unsafe fn quantize_signed(x: *const f32, n: usize, k: usize, out: *mut u8) -> f32 {
-    // SAFETY: blocks of 16 bytes stay inside the `k` of the row.
+pub unsafe fn quantize_signed(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
+    // SAFETY: blocks of 16 bytes stay inside the `kp` of the row.
     unsafe {
-        let scale = quantize_u8::<Neon>(x, n, k, out);
+        let scale = quantize_u8::<Neon>(x, of.n, of.kp, out);
         let mut at = 0;
-        while at < k {
+        while at < of.kp {
             vst1q_u8(out.add(at), veorq_u8(vld1q_u8(out.add(at)), vdupq_n_u8(0x80)));
             at += 16;
         }

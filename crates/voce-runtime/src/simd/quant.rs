@@ -109,7 +109,7 @@ mod tests {
         |r, i| (((i * 7_919 + r * 104_729) % 129) as i32 - 64) as i8,
         |r, i| (((i * 7_919 + r * 104_729) % 33) as i32 - 16) as i8,
     ];
-    const SHAPES: [(usize, usize, usize); 13] = [
+    const SHAPES: [(usize, usize, usize); 14] = [
         (1, 64, 1),
         (1, 512, 5),
         (2, 128, 4),
@@ -118,6 +118,7 @@ mod tests {
         (5, 1088, 1),
         (7, 64, 9),
         (17, 256, 4),
+        (23, 1088, 5),
         (33, 128, 5),
         (64, 64, 4),
         (24, 2112, 1),
@@ -197,31 +198,41 @@ mod tests {
                 };
                 for isa in Isa::available() {
                     let kn = kernels(isa);
-                    case.rows = match kn.byte_rows {
-                        ByteRows::Biased => biased.clone(),
-                        ByteRows::Signed => biased.iter().map(|b| b ^ 0x80).collect(),
-                        ByteRows::Split => split_rows(&biased, k),
+                    let forms = match kn.byte_rows {
+                        ByteRows::Biased => vec![biased.clone()],
+                        ByteRows::Signed => vec![biased.iter().map(|b| b ^ 0x80).collect()],
+                        ByteRows::Split => vec![split_rows(&biased, k, false), split_rows(&biased, k, true)],
                     };
-                    assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
+                    for rows in forms {
+                        case.rows = rows;
+                        assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
+                    }
                 }
             }
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn split_rows(biased: &[u8], k: usize) -> Vec<u8> {
+    fn split_rows(biased: &[u8], k: usize, listed: bool) -> Vec<u8> {
+        use crate::simd::split::split;
         let row = crate::simd::split::row_bytes(k);
         let mut rows = vec![0u8; biased.len() / k * row];
         for (from, to) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)) {
-            to[..k].copy_from_slice(from);
+            let signed: Vec<i8> = from.iter().map(|b| (b ^ 0x80) as i8).collect();
             // SAFETY: a table that takes split rows belongs to a CPU with AVX2; the row has room for its rest.
-            unsafe { crate::simd::split::split::<true>(to.as_mut_ptr(), k) };
+            unsafe {
+                if listed {
+                    split::<true>(&signed, to.as_mut_ptr());
+                } else {
+                    split::<false>(&signed, to.as_mut_ptr());
+                }
+            }
         }
         rows
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn split_rows(biased: &[u8], _: usize) -> Vec<u8> {
+    fn split_rows(biased: &[u8], _: usize, _: bool) -> Vec<u8> {
         biased.to_vec()
     }
 

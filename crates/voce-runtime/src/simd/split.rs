@@ -7,34 +7,39 @@
 //!
 //! Products of an even step and the odd one after it may be added in 16 bits before they are widened, if the sum over the pairs
 //! of both stays within 128 too. Most do; those of one sign, which is what an activation leaves, cancel there, because inputs of
-//! odd steps are negated. Each row lists which of its double steps can be taken at once, and which step by step.
+//! odd steps are negated. A row of a large product lists which of its double steps can be taken at once, and which step by step.
 //!
-//! A row of `k` inputs is `k` signed bytes, a [`Rest`], a [`Part`] for every 256 inputs, and its entries: each the index of a
-//! step and what was taken from it.
+//! A row of `k` inputs is `k` signed bytes, a [`Rest`], a [`Part`] for every 256 inputs, and what was taken out: the numbers of
+//! the steps, the magnitudes, and the signs, with room for all steps in each of the three.
 
 use std::arch::x86_64::*;
 
-use super::vector::quantize_u8;
-use super::x86::{Avx2, Avx512};
+use super::ByteRow;
+use super::vector::row_scale;
+use super::x86::Avx2;
 
 /// The largest sum of inputs of one sign that unsigned weights can multiply in 16 bits: 128 * 255 < 2^15.
 const LARGEST_SUM: i16 = 128;
 /// Inputs of a [`Part`].
 pub const PART: usize = 256;
+/// Inputs that are split at once.
+const BLOCK: usize = 32;
 
 /// Bytes of a row of `k` inputs.
 pub fn row_bytes(k: usize) -> usize {
-    k + size_of::<Rest>() + k.div_ceil(PART) * size_of::<Part>() + k / 4 * size_of::<Entry>()
+    k + size_of::<Rest>() + k.div_ceil(PART) * size_of::<Part>() + 3 * k
 }
 
-/// What stands behind the bytes of a row, before its entries.
+/// What stands behind the bytes of a row.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Rest {
     /// What the weights' offsets add: 128 times the bytes of even steps and 127 times those of odd ones.
     pub sum: i32,
-    /// Entries behind the parts.
-    pub entries: u32,
+    /// Steps of which something was taken out.
+    pub taken: u32,
+    /// Whether the parts are written.
+    pub listed: bool,
 }
 
 /// The double steps of up to 256 inputs, numbered from the first of them.
@@ -49,13 +54,13 @@ pub struct Part {
     pub count: u32,
 }
 
-/// The numbers of the bits that are set in an index, a byte each.
-const SET: [u32; 16] = {
-    let mut set = [0; 16];
+/// The bits that are set in an index, a byte each.
+const SET: [u64; 256] = {
+    let mut set = [0; 256];
     let mut index = 0;
-    while index < 16 {
+    while index < 256 {
         let (mut bit, mut found) = (0, 0);
-        while bit < 4 {
+        while bit < 8 {
             if index >> bit & 1 == 1 {
                 set[index] |= bit << (8 * found);
                 found += 1;
@@ -67,141 +72,233 @@ const SET: [u32; 16] = {
     set
 };
 
-/// How many bits are set in an index, four bits for each.
-const COUNTS: u64 = 0x4332_3221_3221_2110;
-
-/// Four inputs of which a part has to be multiplied once more.
+/// Four inputs of which a part is multiplied by itself.
 #[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Entry {
+pub struct Taken {
     /// Which four.
-    pub index: u32,
-    /// The magnitudes of the parts, a byte each.
-    pub parts: i32,
+    pub step: usize,
+    /// The magnitudes, a byte each.
+    pub magnitudes: i32,
     /// 1 or -1 for each pair of them, in 16 bits: two that were too large together have one sign.
     pub signs: i32,
 }
 
-/// The end of a row: its parts lie before the entries.
-///
-/// # Safety
-/// `row` is a split row of `k` inputs.
-#[inline(always)]
-pub unsafe fn rest(row: *const u8, k: usize) -> (Rest, *const Part, *const Entry) {
-    // SAFETY: all lie inside the row.
-    unsafe {
-        let rest = row.add(k).cast::<Rest>();
-        let parts = rest.add(1).cast::<Part>();
-        (rest.read_unaligned(), parts, parts.add(k.div_ceil(PART)).cast())
+/// A split row of `k` inputs.
+#[derive(Clone, Copy)]
+pub struct SplitRow {
+    /// Its first byte.
+    pub at: *const u8,
+    /// Inputs.
+    pub k: usize,
+}
+
+impl SplitRow {
+    /// What stands behind the bytes.
+    ///
+    /// # Safety
+    /// The row was split.
+    #[inline(always)]
+    pub unsafe fn rest(self) -> Rest {
+        // SAFETY: behind the bytes.
+        unsafe { self.at.add(self.k).cast::<Rest>().read_unaligned() }
+    }
+
+    /// The first part.
+    ///
+    /// # Safety
+    /// There is room for a row.
+    #[inline(always)]
+    pub unsafe fn parts(self) -> *const Part {
+        // SAFETY: behind the rest.
+        unsafe { self.at.add(self.k + size_of::<Rest>()).cast() }
+    }
+
+    #[inline(always)]
+    unsafe fn list(self) -> *const i32 {
+        // SAFETY: behind the parts.
+        unsafe { self.parts().add(self.k.div_ceil(PART)).cast() }
+    }
+
+    /// Entry `e` of those that were taken out.
+    ///
+    /// # Safety
+    /// The row was split and has more than `e` of them.
+    #[inline(always)]
+    pub unsafe fn taken(self, e: usize) -> Taken {
+        // SAFETY: three lists of `k / 4` values stand behind the parts.
+        unsafe {
+            let (list, steps) = (self.list().add(e), self.k / 4);
+            Taken {
+                step: list.read_unaligned() as usize,
+                magnitudes: list.add(steps).read_unaligned(),
+                signs: list.add(2 * steps).read_unaligned(),
+            }
+        }
     }
 }
 
-/// Turns `k` biased bytes, a multiple of 64 of them and none zero, into a split row in place, with its parts if `LISTS`.
+/// A row that is being split, block by block.
+struct Splitter {
+    row: SplitRow,
+    /// Offsets that weights will add, in eight sums.
+    sums: __m256i,
+    /// Entries so far.
+    taken: usize,
+    /// Double steps of this part so far that can be taken at once.
+    at_once: usize,
+}
+
+impl Splitter {
+    #[inline(always)]
+    unsafe fn new(row: *mut u8, k: usize) -> Self {
+        // SAFETY: AVX2, as for all of these.
+        let sums = unsafe { _mm256_setzero_si256() };
+        Self { row: SplitRow { at: row, k }, sums, taken: 0, at_once: 0 }
+    }
+
+    /// Splits the block of signed bytes whose first is `at`; none is -128.
+    #[inline(always)]
+    unsafe fn block<const LISTS: bool>(&mut self, x: __m256i, at: usize) {
+        // SAFETY: the block is inside the row. Before it there was no more than one entry a step, and a double step for eight
+        // inputs of its part: what is written whole registers at a time stays inside their lists.
+        unsafe {
+            let (limit, zero) = (_mm256_set1_epi16(LARGEST_SUM), _mm256_setzero_si256());
+            let (bytes, ones) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1));
+            let odd = _mm256_set1_epi64x(-1 << 32);
+            let x = _mm256_sign_epi8(x, _mm256_or_si256(odd, bytes));
+            let plus = _mm256_max_epi8(x, zero);
+            let minus = _mm256_sub_epi8(plus, x);
+            let (up, down) = (_mm256_maddubs_epi16(plus, bytes), _mm256_maddubs_epi16(minus, bytes));
+            let (high, low) = (_mm256_cmpgt_epi16(up, limit), _mm256_cmpgt_epi16(down, limit));
+            let large = _mm256_or_si256(high, low);
+            // A pair that is too large has one sign: the other's bytes are zero.
+            let kept = _mm256_andnot_si256(large, x);
+            _mm256_storeu_si256(self.row.at.add(at).cast_mut().cast(), kept);
+            let offsets = _mm256_add_epi8(_mm256_set1_epi8(-128), odd);
+            let sums = _mm256_madd_epi16(_mm256_maddubs_epi16(offsets, kept), ones);
+            self.sums = _mm256_add_epi32(self.sums, sums);
+
+            let whole = _mm256_cmpeq_epi32(large, zero);
+            let some = !_mm256_movemask_ps(_mm256_castsi256_ps(whole)) as usize & 0xff;
+            let steps = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(SET[some] as i64));
+            let magnitudes = _mm256_and_si256(large, _mm256_or_si256(plus, minus));
+            let signs = _mm256_sign_epi16(_mm256_or_si256(low, ones), _mm256_or_si256(odd, ones));
+            let (list, all) = (self.row.list().add(self.taken).cast_mut(), self.row.k / 4);
+            let numbers = _mm256_add_epi32(steps, _mm256_set1_epi32((at / 4) as i32));
+            _mm256_storeu_si256(list.cast(), numbers);
+            _mm256_storeu_si256(list.add(all).cast(), _mm256_permutevar8x32_epi32(magnitudes, steps));
+            _mm256_storeu_si256(list.add(2 * all).cast(), _mm256_permutevar8x32_epi32(signs, steps));
+            self.taken += some.count_ones() as usize;
+
+            if LISTS {
+                let (up, down) = (_mm256_andnot_si256(high, up), _mm256_andnot_si256(low, down));
+                let up = _mm256_add_epi16(up, _mm256_shuffle_epi32::<0b10_11_00_01>(up));
+                let down = _mm256_add_epi16(down, _mm256_shuffle_epi32::<0b10_11_00_01>(down));
+                let beyond = _mm256_cmpgt_epi16(_mm256_max_epi16(up, down), limit);
+                let within = _mm256_castsi256_pd(_mm256_cmpeq_epi64(beyond, zero));
+                self.list(_mm256_movemask_pd(within) as usize, at);
+            }
+        }
+    }
+
+    /// Lists the four double steps from `at` on, of which `within` can be taken at once.
+    #[inline(always)]
+    unsafe fn list(&mut self, within: usize, at: usize) {
+        // SAFETY: as for `block`.
+        unsafe {
+            let part = self.row.parts().add(at / PART).cast_mut();
+            let number = at % PART / 8;
+            if number == 0 {
+                self.at_once = 0;
+            }
+            let first = number as u32 * 0x0101_0101;
+            // Four are written each time, of which the next time keeps those that are meant.
+            let at_once = (&raw mut (*part).at_once).cast::<u8>().add(self.at_once);
+            at_once.cast::<u32>().write_unaligned(first + SET[within] as u32);
+            let by_step = (&raw mut (*part).by_step).cast::<u8>().add(number - self.at_once);
+            by_step.cast::<u32>().write_unaligned(first + SET[15 - within] as u32);
+            self.at_once += within.count_ones() as usize;
+            (&raw mut (*part).count).write_unaligned(self.at_once as u32);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(self, listed: bool) {
+        // SAFETY: the rest stands behind the bytes.
+        unsafe {
+            let mut sums = [0i32; 8];
+            _mm256_storeu_si256(sums.as_mut_ptr().cast(), self.sums);
+            let rest = Rest { sum: sums.iter().sum(), taken: self.taken as u32, listed };
+            self.row.at.add(self.row.k).cast_mut().cast::<Rest>().write_unaligned(rest);
+        }
+    }
+}
+
+/// The values from `x` on as signed bytes, by `scale`.
+#[inline(always)]
+unsafe fn bytes_of(x: *const f32, scale: __m256) -> __m256i {
+    // SAFETY: a block of values.
+    unsafe {
+        let mut words = [_mm256_setzero_si256(); 4];
+        for i in 0..4 {
+            words[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8 * i)), scale));
+        }
+        let bytes = _mm256_packs_epi16(
+            _mm256_packs_epi32(words[0], words[1]),
+            _mm256_packs_epi32(words[2], words[3]),
+        );
+        _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    }
+}
+
+#[inline(always)]
+unsafe fn quantize_split<const LISTS: bool>(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
+    // SAFETY: blocks stay inside the row, and those that begin inside of `x` are read to its end.
+    unsafe {
+        let scale = row_scale::<Avx2>(x, of.n);
+        let by = _mm256_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+        let mut splitter = Splitter::new(out, of.kp);
+        let mut at = 0;
+        while at + BLOCK <= of.n {
+            splitter.block::<LISTS>(bytes_of(x.add(at), by), at);
+            at += BLOCK;
+        }
+        while at < of.kp {
+            let mut last = [0f32; BLOCK];
+            std::ptr::copy_nonoverlapping(x.add(at.min(of.n)), last.as_mut_ptr(), of.n.saturating_sub(at));
+            splitter.block::<LISTS>(bytes_of(last.as_ptr(), by), at);
+            at += BLOCK;
+        }
+        splitter.finish(LISTS);
+        scale
+    }
+}
+
+/// Quantises a row and splits it; returns the scale.
+///
+/// # Safety
+/// AVX2 and FMA; `x` holds `n` values, `out` has room for [`row_bytes`] of `kp >= n`, a multiple of 64.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn quantize(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if of.listed { quantize_split::<true>(x, of, out) } else { quantize_split::<false>(x, of, out) }
+    }
+}
+
+/// Splits signed bytes, a multiple of 64 of them and none -128, with its parts if `LISTS`.
 ///
 /// # Safety
 /// AVX2; `row` has room for [`row_bytes`].
-#[inline]
+#[cfg(test)]
 #[target_feature(enable = "avx2")]
-pub unsafe fn split<const LISTS: bool>(row: *mut u8, k: usize) {
-    // SAFETY: blocks of 32 bytes stay inside the `k` of the row; behind them, a part for each 256 of them has as many double
-    // steps, and there is one entry a step at most.
+pub unsafe fn split<const LISTS: bool>(bytes: &[i8], row: *mut u8) {
+    // SAFETY: blocks stay inside the bytes.
     unsafe {
-        let (flip, limit) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(LARGEST_SUM));
-        let (bytes, ones, zero) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1), _mm256_setzero_si256());
-        let odd = _mm256_set1_epi64x(-1 << 32);
-        let turn = _mm256_or_si256(odd, bytes);
-        let offsets = _mm256_add_epi8(flip, odd);
-        let head = row.add(k).cast::<Rest>();
-        let parts = head.add(1).cast::<Part>();
-        let list = parts.add(k.div_ceil(PART)).cast::<Entry>();
-        let mut sums = zero;
-        let mut entries = 0;
-        for p in 0..k.div_ceil(PART) {
-            let end = (k - p * PART).min(PART);
-            let (at_once, by_step) =
-                (parts.add(p).cast::<u8>(), (&raw mut (*parts.add(p)).by_step).cast::<u8>());
-            let mut count = 0;
-            let mut at = 0;
-            while at < end {
-                let place = row.add(p * PART + at).cast::<__m256i>();
-                let x = _mm256_sign_epi8(_mm256_xor_si256(_mm256_loadu_si256(place), flip), turn);
-                let plus = _mm256_max_epi8(x, zero);
-                let minus = _mm256_sub_epi8(plus, x);
-                let (up, down) = (_mm256_maddubs_epi16(plus, bytes), _mm256_maddubs_epi16(minus, bytes));
-                let (high, low) = (_mm256_cmpgt_epi16(up, limit), _mm256_cmpgt_epi16(down, limit));
-                let large = _mm256_or_si256(high, low);
-                // A pair that is too large has one sign: the other's bytes are zero.
-                let kept = _mm256_andnot_si256(large, x);
-                _mm256_storeu_si256(place, kept);
-                sums = _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(offsets, kept), ones));
-
-                if LISTS {
-                    let (up, down) = (_mm256_andnot_si256(high, up), _mm256_andnot_si256(low, down));
-                    let up = _mm256_add_epi16(up, _mm256_shuffle_epi32::<0b10_11_00_01>(up));
-                    let down = _mm256_add_epi16(down, _mm256_shuffle_epi32::<0b10_11_00_01>(down));
-                    let beyond = _mm256_cmpgt_epi16(_mm256_max_epi16(up, down), limit);
-                    let within = _mm256_castsi256_pd(_mm256_cmpeq_epi64(beyond, zero));
-                    let within = _mm256_movemask_pd(within) as usize;
-                    let first = (at / 8) as u32 * 0x0101_0101;
-                    // Four are written each time, of which the next time keeps those that are meant.
-                    at_once.add(count).cast::<u32>().write_unaligned(first + SET[within]);
-                    by_step.add(at / 8 - count).cast::<u32>().write_unaligned(first + SET[15 - within]);
-                    count += (COUNTS >> (4 * within)) as usize & 15;
-                }
-
-                let whole = _mm256_cmpeq_epi32(large, zero);
-                let mut some = !_mm256_movemask_ps(_mm256_castsi256_ps(whole)) as u32 & 0xff;
-                if some != 0 {
-                    let (mut taken, mut signs) = ([0i32; 8], [0i32; 8]);
-                    let sign = _mm256_sign_epi16(_mm256_or_si256(low, ones), _mm256_or_si256(odd, ones));
-                    _mm256_storeu_si256(
-                        taken.as_mut_ptr().cast(),
-                        _mm256_and_si256(large, _mm256_or_si256(plus, minus)),
-                    );
-                    _mm256_storeu_si256(signs.as_mut_ptr().cast(), sign);
-                    while some != 0 {
-                        let i = some.trailing_zeros() as usize;
-                        let index = ((p * PART + at) / 4 + i) as u32;
-                        let entry = Entry { index, parts: taken[i], signs: signs[i] };
-                        list.add(entries).write_unaligned(entry);
-                        entries += 1;
-                        some &= some - 1;
-                    }
-                }
-                at += 32;
-            }
-            (&raw mut (*parts.add(p)).count).write_unaligned(count as u32);
+        let mut splitter = Splitter::new(row, bytes.len());
+        for at in (0..bytes.len()).step_by(BLOCK) {
+            splitter.block::<LISTS>(_mm256_loadu_si256(bytes.as_ptr().add(at).cast()), at);
         }
-        let mut lanes = [0i32; 8];
-        _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sums);
-        head.write_unaligned(Rest { sum: lanes.iter().sum(), entries: entries as u32 });
-    }
-}
-
-/// Quantises a row of `n` values and splits it, padded to `k`; returns the scale.
-///
-/// # Safety
-/// AVX2; `x` holds `n` values, `out` has room for [`row_bytes`] of `k >= n`, a multiple of 64.
-#[target_feature(enable = "avx2,fma")]
-pub unsafe fn quantize_avx2(x: *const f32, n: usize, k: usize, out: *mut u8) -> f32 {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let scale = quantize_u8::<Avx2>(x, n, k, out);
-        split::<true>(out, k);
-        scale
-    }
-}
-
-/// As [`quantize_avx2`], in 512 bit, without the parts, which products in 512 bit do not read.
-///
-/// # Safety
-/// AVX-512 F, BW, DQ and VL; else as [`quantize_avx2`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn quantize_avx512(x: *const f32, n: usize, k: usize, out: *mut u8) -> f32 {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let scale = quantize_u8::<Avx512>(x, n, k, out);
-        split::<false>(out, k);
-        scale
+        splitter.finish(LISTS);
     }
 }

@@ -178,7 +178,7 @@ pub unsafe fn map_row_bf16<V: F32s>(x: *const f32, n: usize, act: Activation, ou
 
 /// Largest magnitude of a row, and the scale that maps it to 127.
 #[inline(always)]
-unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
+pub(super) unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
     // SAFETY: chunks stay in 0..n.
     unsafe {
         let mut m = V::splat(0.0);

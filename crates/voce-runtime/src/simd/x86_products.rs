@@ -5,16 +5,18 @@ use std::mem::MaybeUninit;
 use super::gemm::Gemm;
 use super::integer::{AHEAD, STEP, int4, int8, weights};
 use super::lanes::LANES;
-use super::split::{self, Part};
+use super::split::{PART, Part, SplitRow};
 use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
 
-/// Outputs whose sums wait for the entries of split rows.
+/// Outputs whose sums wait for what was taken out of their rows.
 const WAITING: usize = 4 * LANES;
 /// Rows that they wait in.
 const WAITING_ROWS: usize = 64;
-/// Rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits. In 512 bit
-/// blocks of eight rows are as fast, whose weights are read once.
-const MANY_ROWS: usize = 24;
+/// Listed rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits. In 512
+/// bit blocks of eight rows are as fast, whose weights are read once.
+pub(super) const MANY_ROWS: usize = 24;
+/// Outputs of a product for which it pays to list the double steps of its rows.
+pub(super) const MANY_OUTPUTS: usize = 256;
 
 /// Sums of bytes alone, `WAITING` for each row.
 #[repr(align(64))]
@@ -22,7 +24,7 @@ struct Sums([MaybeUninit<i32>; WAITING * WAITING_ROWS]);
 
 /// Unsigned weights of up to four panels for a part of a row, step by step: half of the smallest first-level cache.
 #[repr(align(64))]
-struct Ready([MaybeUninit<u8>; WAITING * split::PART]);
+struct Ready([MaybeUninit<u8>; WAITING * PART]);
 
 /// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
 /// as they are read.
@@ -119,24 +121,25 @@ unsafe fn part_row<V: SplitDots, const NR: usize>(
     }
 }
 
-/// Adds a row's entries to its sums and makes outputs of them.
+/// Adds what was taken out of a row to its sums and makes outputs of them.
 #[inline(always)]
 unsafe fn finish_split<V: SplitDots, const NR: usize>(g: &Gemm, row: usize, output: usize, from: *const i32) {
     // SAFETY: row and `NR` registers of outputs from `output` on are inside the operands; `from` has their sums.
     unsafe {
-        let (rest, _, list) = split::rest(g.a.add(row * g.lda), g.k);
+        let split = SplitRow { at: g.a.add(row * g.lda), k: g.k };
+        let rest = split.rest();
         let mut acc = [V::splat(0); NR];
         let mut b = [g.b; NR];
         for n in 0..NR {
             acc[n] = V::load(from.add(n * V::OUTPUTS).cast()).sub(V::splat(rest.sum));
             b[n] = weights(g, output + n * V::OUTPUTS);
         }
-        for e in 0..rest.entries as usize {
-            let entry = list.add(e).read_unaligned();
-            let (parts, signs) = (V::splat(entry.parts), V::splat(entry.signs));
+        for e in 0..rest.taken as usize {
+            let taken = split.taken(e);
+            let (magnitudes, signs) = (V::splat(taken.magnitudes), V::splat(taken.signs));
             for n in 0..NR {
-                let w = V::load(b[n].add(entry.index as usize * STEP));
-                acc[n] = acc[n].dot_signed(parts, w, signs);
+                let w = V::load(b[n].add(taken.step * STEP));
+                acc[n] = acc[n].dot_signed(magnitudes, w, signs);
             }
         }
         for n in 0..NR {
@@ -202,12 +205,12 @@ unsafe fn many_rows<V: SplitDots, const NR: usize>(
 ) {
     // SAFETY: what is read is inside the operands, and what is written inside `ready` and the sums.
     unsafe {
-        let mut ready = Ready([MaybeUninit::uninit(); WAITING * split::PART]);
+        let mut ready = Ready([MaybeUninit::uninit(); WAITING * PART]);
         let ready = ready.0.as_mut_ptr().cast::<u8>();
         let bytes = 4 * V::OUTPUTS;
-        for p in 0..g.k.div_ceil(split::PART) {
-            let start = p * split::PART;
-            let doubles = (g.k - start).min(split::PART) / 8;
+        for p in 0..g.k.div_ceil(PART) {
+            let start = p * PART;
+            let doubles = (g.k - start).min(PART) / 8;
             for n in 0..NR {
                 let from = weights(g, o + n * V::OUTPUTS).add(start / 4 * STEP);
                 for s in 0..doubles {
@@ -220,7 +223,7 @@ unsafe fn many_rows<V: SplitDots, const NR: usize>(
             }
             for r in 0..rows {
                 let a = g.a.add((first + r) * g.lda);
-                let part = split::rest(a, g.k).1.add(p);
+                let part = SplitRow { at: a, k: g.k }.parts().add(p);
                 part_row::<V, NR>(ready, a.add(start), (part, doubles), sums.add(r * WAITING), p == 0);
             }
         }
@@ -246,7 +249,8 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
                 // Half of the rows' sums lie in the first-level cache beside weights in blocks.
                 let most = if V::OUTPUTS == LANES { WAITING_ROWS / 2 } else { WAITING_ROWS };
                 let rows = (g.m - first).min(most);
-                if V::OUTPUTS == LANES || rows < MANY_ROWS {
+                let listed = SplitRow { at: g.a.add(first * g.lda), k: g.k }.rest().listed;
+                if V::OUTPUTS == LANES || rows < MANY_ROWS || !listed {
                     few_rows::<V>(g, (first, rows), (o, width), sums);
                 } else if width == WAITING {
                     many_rows::<V, 8>(g, first, rows, o, sums);
