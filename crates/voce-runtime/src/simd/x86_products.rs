@@ -50,10 +50,7 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
         for pair in 0..g.k / 8 {
             for odd in [false, true] {
                 let k = 2 * pair + odd as usize;
-                let mut x = [V::splat(0); MR];
-                for m in 0..MR {
-                    x[m] = V::spread(a[m].add(4 * k));
-                }
+                let mut w = [V::splat(0); NR];
                 for n in 0..NR {
                     if MR == 1 && n * V::OUTPUTS % LANES == 0 {
                         // Behind its panel comes the one that this register takes next.
@@ -61,9 +58,12 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
                         let on = if ahead < g.panel { 0 } else { beside };
                         V::prefetch(b[n].wrapping_add(ahead + on));
                     }
-                    let w = V::load(b[n].add(k * STEP)).unsigned(odd);
-                    for m in 0..MR {
-                        acc[m][n] = V::dot(acc[m][n], w, x[m]);
+                    w[n] = V::load(b[n].add(k * STEP)).unsigned(odd);
+                }
+                for m in 0..MR {
+                    let x = V::spread(a[m].add(4 * k));
+                    for n in 0..NR {
+                        acc[m][n] = V::dot(acc[m][n], w[n], x);
                     }
                 }
             }
