@@ -7,8 +7,6 @@
 #define FEW_QUERIES 8
 #define FEW_WARPS 4
 #define FEW_KEYS 16
-// Keys that are asked for before the rows are there. More of them are slower: blocks under way read enough.
-#define FEW_AHEAD 128
 
 DEV u32 word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 DEV u32 low_halves(u32 x, u32 y) { return (x & 0xffffu) | y << 16; }
@@ -170,10 +168,6 @@ template <int H> DEV void few_rows(const AttendArgs& a) {
     // The column where what is left of the first query is, if there is room.
     const bool halves = count <= FEW_QUERIES / 2;
     const u32 half = halves ? FEW_QUERIES / 2 : FEW_QUERIES;
-    for (u32 i = threadIdx.x; i < 2 * H * min(past, (u32)FEW_AHEAD); i += 32 * FEW_WARPS) {
-        const u32 p = start + i / (2 * H), place = p < a.capacity ? p : p - a.capacity;
-        prefetch((u64)(ring + (u64)(place + (i & 1) * a.capacity) * DIM + i / 2 % H * 64));
-    }
     dependents_may_start();
     wait_for_others();
     FewRows<H> now, next;
