@@ -6,7 +6,7 @@ use super::lanes::LANES;
 use super::quant::GROUP;
 
 /// How far ahead of a single row its weights are asked for, in bytes of a panel.
-pub(super) const AHEAD: usize = 2048;
+const AHEAD: usize = 2048;
 
 /// Bytes of a panel per step of four inputs.
 pub(super) const STEP: usize = 4 * LANES;
@@ -20,7 +20,7 @@ pub(super) unsafe fn weights(g: &Gemm, o: usize) -> *const u8 {
 
 /// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both.
 #[inline(always)]
-unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
+pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
     g: &Gemm,
     row: usize,
     output: usize,
@@ -39,7 +39,8 @@ unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
         let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
         // Rows are multiples of 64 inputs long: two steps at once leave the ports of products to them.
         for pair in 0..g.k / 8 {
-            for k in [2 * pair, 2 * pair + 1] {
+            for odd in [false, true] {
+                let k = 2 * pair + odd as usize;
                 let mut w = [V::splat(0); NR];
                 for n in 0..NR {
                     if MR == 1 && n * V::OUTPUTS % LANES == 0 {
@@ -48,7 +49,7 @@ unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
                         let on = if ahead < g.panel { 0 } else { beside };
                         V::prefetch(b[n].wrapping_add(ahead + on));
                     }
-                    w[n] = V::load(b[n].add(k * STEP)).prepared();
+                    w[n] = V::load(b[n].add(k * STEP)).prepared(odd);
                 }
                 for m in 0..MR {
                     let x = V::spread(a[m].add(4 * k));

@@ -71,7 +71,7 @@ macro_rules! common {
             unsafe { prefetch(p) }
         }
         #[inline(always)]
-        unsafe fn prepared(self) -> Self {
+        unsafe fn prepared(self, _: bool) -> Self {
             self
         }
         #[inline(always)]

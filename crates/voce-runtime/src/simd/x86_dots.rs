@@ -15,8 +15,6 @@ use super::dots::Dots;
 /// As for [`Dots`].
 #[allow(clippy::missing_safety_doc)] // the contract above holds for every method
 pub trait SplitDots: Dots<Sums = Self> {
-    /// Packed weights of an even step as unsigned bytes, `w + 128`; of an odd one, `127 - w`.
-    unsafe fn unsigned(self, odd: bool) -> Self;
     /// Adds the products of two steps, no sum of four of which exceeds 16 bits.
     unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self;
     /// Adds products of bytes, no pair of which exceeds 16 bits, each pair times its 16 bits of `signs`.
@@ -196,8 +194,8 @@ macro_rules! madd {
             $common!($name);
             const BIASED: bool = false;
             #[inline(always)]
-            unsafe fn prepared(self) -> Self {
-                self
+            unsafe fn prepared(self, odd: bool) -> Self {
+                unsafe { $name($xor(self.0, $set8(if odd { 127 } else { -128 }))) }
             }
             #[inline(always)]
             unsafe fn dot(to: Self, w: Self, x: Self) -> Self {
@@ -215,10 +213,6 @@ macro_rules! madd {
         }
 
         impl SplitDots for $name {
-            #[inline(always)]
-            unsafe fn unsigned(self, odd: bool) -> Self {
-                unsafe { $name($xor(self.0, $set8(if odd { 127 } else { -128 }))) }
-            }
             #[inline(always)]
             unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self {
                 unsafe {
@@ -269,7 +263,7 @@ macro_rules! vnni {
             $common!($name);
             const BIASED: bool = true;
             #[inline(always)]
-            unsafe fn prepared(self) -> Self {
+            unsafe fn prepared(self, _: bool) -> Self {
                 self
             }
             #[inline(always)]

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::gemm::Gemm;
-use super::integer::{AHEAD, STEP, int4, int8, weights};
+use super::integer::{STEP, int4, int8, int8_sums, weights};
 use super::lanes::LANES;
 use super::split::{PART, Part, SplitRow};
 use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
@@ -35,39 +35,9 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
     output: usize,
     to: *mut i32,
 ) {
-    // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands; `to` has room.
+    // SAFETY: as for `int8_sums`; `to` has room for the block.
     unsafe {
-        let mut acc = [[V::splat(0); NR]; MR];
-        let mut a = [g.a; MR];
-        let mut b = [g.b; NR];
-        for m in 0..MR {
-            a[m] = g.a.add((row + m) * g.lda);
-        }
-        for n in 0..NR {
-            b[n] = weights(g, output + n * V::OUTPUTS);
-        }
-        let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
-        for pair in 0..g.k / 8 {
-            for odd in [false, true] {
-                let k = 2 * pair + odd as usize;
-                let mut w = [V::splat(0); NR];
-                for n in 0..NR {
-                    if MR == 1 && n * V::OUTPUTS % LANES == 0 {
-                        // Behind its panel comes the one that this register takes next.
-                        let ahead = k * STEP + AHEAD;
-                        let on = if ahead < g.panel { 0 } else { beside };
-                        V::prefetch(b[n].wrapping_add(ahead + on));
-                    }
-                    w[n] = V::load(b[n].add(k * STEP)).unsigned(odd);
-                }
-                for m in 0..MR {
-                    let x = V::spread(a[m].add(4 * k));
-                    for n in 0..NR {
-                        acc[m][n] = V::dot(acc[m][n], w[n], x);
-                    }
-                }
-            }
-        }
+        let acc = int8_sums::<V, MR, NR>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
                 acc[m][n].store(to.add(m * WAITING + n * V::OUTPUTS));
@@ -216,7 +186,7 @@ unsafe fn many_rows<V: SplitDots, const NR: usize>(
                 for s in 0..doubles {
                     for odd in [false, true] {
                         let s = 2 * s + odd as usize;
-                        let w = V::load(from.add(s * STEP)).unsigned(odd);
+                        let w = V::load(from.add(s * STEP)).prepared(odd);
                         w.store(ready.add((s * NR + n) * bytes).cast());
                     }
                 }
