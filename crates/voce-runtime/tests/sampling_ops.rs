@@ -173,7 +173,7 @@ fn without_a_temperature_the_best_is_taken() {
         let mut mixed = rows.clone();
         mixed[0].sampling = drawn;
         assert_eq!(sample(exec, &x, &mixed, None)[1..], [50, 34, 0], "{name}");
-        // What was taken is remembered where no penalty asks for it, too.
+        // The history notes what was taken even if the penalty is 1.
         let mut history = Tokens::history(4, 70);
         assert_eq!(sample(exec, &x, &rows, Some(&mut history)), [35, 50, 34, 0], "{name}");
         exec.fetch_tokens(&mut history);

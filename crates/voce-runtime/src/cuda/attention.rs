@@ -1,4 +1,4 @@
-//! Attention over rings in device memory: rows alone by one kernel, several rows of a slot in tiles by another.
+//! Attention over rings in device memory: rows alone and a few rows of a slot by kernels of their own, more of them in tiles.
 
 use super::choice::{
     self, ALONE_WARPS, BLOCKS, DECODE_QUERIES, Decode, FEW_ROWS, FEW_WARPS, SHORT_HEADS, SHORT_PART, Singles,
@@ -230,19 +230,22 @@ impl Cuda {
             self.share_rings(&spec, alone.queries(), blocks, choice::splits(seen), &mut args);
         }
         let most = few.iter().map(|t| t.rows).max().unwrap_or(0);
-        let tasks = [singles, few, tiles].concat();
-        args.tasks = self.queue.table(&tasks);
+        singles.append(&mut few);
+        singles.append(&mut tiles);
+        args.tasks = self.queue.table(&singles);
         if count > 0 {
             self.attended.note(alone.decode().kernel().name(), &spec, op.heads);
             self.decode(&spec, &alone, &mut args);
         }
         args.tasks += (count * size_of::<Task>()) as u64;
-        if let Some(kernel) = few_of(most as usize).filter(|_| few_count > 0) {
+        if let Some(kernel) = few_of(most as usize)
+            && few_count > 0
+        {
             self.attended.note(kernel.name(), &spec, op.heads);
             self.few(kernel, few_count * spec.kv_heads, most, &args);
         }
         args.tasks += (few_count * size_of::<Task>()) as u64;
-        let tiles = &tasks[count + few_count..];
+        let tiles = &singles[count + few_count..];
         self.put_kv(&spec, &args, tiles);
         self.tiles(&spec, &args, tiles.len(), choice::tile(spec.format));
     }

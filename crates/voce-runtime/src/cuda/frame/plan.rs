@@ -649,6 +649,28 @@ mod tests {
     }
 
     #[test]
+    fn a_few_rows_of_a_slot_are_planned_by_either_kernel() {
+        let a = AttendArgs { heads: 16, kv_heads: 8, dim: 128, causal: 1, ..AttendArgs::default() };
+        let mut tiles = Recording::default();
+        tiles.launch(program::PUT_KV_BF16, 1, &a);
+        if let Command::Launch { shape, .. } = &mut tiles.commands[0] {
+            shape.grid = [1, 2, 1];
+        }
+        tiles.launch(program::TILE_BF16, 8, &a);
+        let found = several(&tiles.commands, &tiles.args).map(|(attend, taken)| (attend.rows, taken));
+        assert_eq!(found, Some((2, 2)));
+        for kernel in [program::FEW_ROWS_64, program::FEW_ROWS_128] {
+            let few = |blocks| {
+                let mut recording = Recording::default();
+                recording.launch(kernel, blocks, &AttendArgs { tile: 2, ..a });
+                several(&recording.commands, &recording.args).map(|(attend, taken)| (attend.rows, taken))
+            };
+            assert_eq!(few(8), Some((2, 1)), "one slot");
+            assert_eq!(few(16), None, "two slots");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_planned_ends_a_run() {
         let few = record(&layers(3));
         assert!(plans(&few.0, &few.1, BLOCKS, SHARED).is_empty(), "not worth it");
