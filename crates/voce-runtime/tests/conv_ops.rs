@@ -537,25 +537,29 @@ fn whole_residual_blocks_agree_where_there_is_a_kernel_for_them() {
 }
 
 #[test]
-fn a_convolution_to_samples_agrees_over_tiles_of_rows() {
+fn convolutions_to_and_from_samples_agree_over_tiles_of_rows() {
     each_exec(|exec, name| {
         let arena = arena(exec);
         let mut rng = Rng(31);
-        for (width, taps, dilation, format) in
-            [(64, 3, 1, Format::Bf16), (16, 4, 1, Format::F32), (128, 2, 3, Format::Bf16)]
-        {
+        for (width, outputs, taps, dilation, format) in [
+            (64, 1, 3, 1, Format::Bf16),
+            (16, 1, 4, 1, Format::F32),
+            (128, 1, 2, 3, Format::Bf16),
+            (1, 64, 7, 1, Format::F32),
+            (2, 16, 4, 1, Format::Bf16),
+        ] {
             let steps = [288, 16, 32];
             let total = steps.iter().sum();
             let x = rng.buffer(total, width);
-            let w = Matrix::pack(&arena, format, 1, taps * width, &rng.vec(taps * width)).unwrap();
-            let bias = rng.vector(1);
+            let w = Matrix::pack(&arena, format, outputs, taps * width, &rng.vec(outputs * taps * width));
+            let (w, bias) = (w.unwrap(), rng.vector(outputs));
             let history = ConvOp::history(taps, 1, dilation);
             let spec = ConvStateSpec { slots: 2, history, channels: width, replicate: false };
             let mut state = ConvState::new(spec);
             let (mut at, mut got) = (0, Vec::new());
             for rows in steps {
                 let part = behind_a_neighbour(&mut rng, &x, at..at + rows, 32);
-                let mut out = Buffer::new(32 + rows, 1);
+                let mut out = Buffer::new(32 + rows, outputs);
                 let op = ConvOp {
                     x: &part,
                     spans: &[Span { slot: 1, rows: 32 }, Span { slot: 0, rows }],
@@ -570,14 +574,14 @@ fn a_convolution_to_samples_agrees_over_tiles_of_rows() {
                 };
                 exec.conv(&op, &mut state, &mut out);
                 exec.fetch(&mut out, 32 + rows);
-                got.extend_from_slice(&out.head(32 + rows)[32..]);
+                got.extend_from_slice(&out.head(32 + rows)[32 * outputs..]);
                 at += rows;
             }
             let stream: Vec<Vec<f64>> = (0..total).map(|r| wide(x.row(r))).collect();
-            let want = reference::conv(&elu(&stream), &w.unpack(), 1, taps, 1, dilation).concat();
-            let want: Vec<f64> = want.iter().map(|v| v + bias[0] as f64).collect();
+            let want = reference::conv(&elu(&stream), &w.unpack(), outputs, taps, 1, dilation).concat();
+            let want: Vec<f64> = want.iter().enumerate().map(|(i, v)| v + bias[i % outputs] as f64).collect();
             let e = error(&got, &want);
-            assert!(e < reference::tolerance(format), "{name} {width} {taps} {format:?}: {e:e}");
+            assert!(e < reference::tolerance(format), "{name} {width} {outputs} {taps} {format:?}: {e:e}");
         }
     });
 }

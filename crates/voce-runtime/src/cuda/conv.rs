@@ -1,6 +1,6 @@
 //! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
 
-use super::choice::{self, ConvShape, ConvWay, FEW_ROWS};
+use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, SPREAD_VALUES};
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
@@ -48,7 +48,7 @@ pub(crate) struct ConvArgs {
     row_blocks: u32,
 }
 
-/// Arguments of `conv_thin` and `conv_line`.
+/// Arguments of `conv_thin`, `conv_line` and `conv_spread`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ThinConvArgs {
@@ -167,19 +167,23 @@ impl Cuda {
             channels: op.x.cols(),
             taps: op.taps,
             stride: op.stride,
+            dilation: op.dilation,
             unit: stream.unit as usize,
+            out_stride,
             few: few.is_some(),
         }
         .way();
-        let few_outputs = match way {
-            ConvWay::Line { kernel, taps } => Some((kernel, taps)),
-            ConvWay::Thin(kernel) => Some((kernel, 0)),
+        // Values of shared memory that a row of a tile has, and those beside the rows.
+        let at_once = match way {
+            ConvWay::Line { kernel, taps } => Some((kernel, Some([taps, taps * op.x.cols()]))),
+            ConvWay::Spread(kernel) => Some((kernel, Some([op.x.cols(), SPREAD_VALUES]))),
+            ConvWay::Thin(kernel) => Some((kernel, None)),
             ConvWay::Gathered { .. } => None,
         };
-        if let Some((kernel, room)) = few_outputs {
-            let line = room > 0;
+        if let Some((kernel, tile)) = at_once {
             let tiles = stream.unit.div_ceil(LINE_ROWS);
-            let row_blocks = if line { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
+            let row_blocks =
+                if tile.is_some() { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
             let args = ThinConvArgs {
                 stream,
                 store,
@@ -193,7 +197,8 @@ impl Cuda {
                 tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let shared = (LINE_ROWS + stream.history + op.x.cols() as u32) * room as u32 * 4;
+            let seen = (LINE_ROWS + stream.history) as usize;
+            let shared = tile.map_or(0, |[row, beside]| 4 * (seen * row + beside) as u32);
             let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
             return self.queue.launch(kernel, launch, &args);
         }

@@ -164,6 +164,7 @@ kernels! {
     CONV_THIN = "conv_thin" (super::conv::ThinConvArgs),
     CONV_LINE = "conv_line" (super::conv::ThinConvArgs),
     CONV_LINE_WIDE = "conv_line_wide" (super::conv::ThinConvArgs),
+    CONV_SPREAD = "conv_spread" (super::conv::ThinConvArgs),
     UNIT_96 = "unit_96" (super::unit::UnitArgs),
     UNIT_192 = "unit_192" (super::unit::UnitArgs),
     UNIT_96_FEW = "unit_96_few" (super::unit::UnitArgs),
@@ -261,7 +262,7 @@ pub(crate) struct Unit {
 
 /// Files with kernels, and in how many parts each is compiled.
 const SHARES: [(&str, usize); 22] = [
-    ("residual.cu", 4),
+    ("residual.cu", 2),
     ("attention.cu", 10),
     ("linear.cu", 8),
     ("conv.cu", 2),

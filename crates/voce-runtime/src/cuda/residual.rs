@@ -41,7 +41,7 @@ impl Cuda {
         let (formats, hidden) = ([op.first.format, op.second.format], op.first.n);
         let rows = [Self::unit(op.spans) as usize, op.spans.iter().map(|s| s.rows).sum()];
         let processors = self.device().info().processors as usize;
-        let Some((kernel, tile)) = choice::residual(formats, width, hidden, rows, processors) else {
+        let Some((kernel, tile)) = choice::residual(op.pre, formats, width, hidden, rows, processors) else {
             return false;
         };
         let near = hidden * (op.taps * width + 8) + width * (hidden + 8);

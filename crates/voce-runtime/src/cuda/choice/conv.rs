@@ -5,6 +5,7 @@ use crate::cuda::program::{self, KernelOf};
 use crate::cuda::residual::ResidualArgs;
 use crate::cuda::unit::UnitArgs;
 use crate::matrix::Format;
+use crate::simd::Activation;
 
 /// Outputs up to which rows of a convolution are multiplied where they are instead of being gathered for a product.
 const THIN: usize = 4;
@@ -12,6 +13,9 @@ const THIN: usize = 4;
 const LINE_TAPS: usize = 4;
 const WIDE_TAPS: usize = 8;
 const DEPTHWISE_TAPS: usize = 9;
+/// Values under the taps that `conv_spread` has room for, as in `conv.cu`, and outputs that its blocks share out.
+pub(in crate::cuda) const SPREAD_VALUES: usize = 8;
+const SPREAD_OUTPUTS: std::ops::RangeInclusive<usize> = 16..=256;
 /// Rows that all spans are multiples of from which kernels take tiles of them.
 const LEAST_UNIT: usize = 16;
 /// Width up to which a few tiles of a unit are worth a kernel.
@@ -27,8 +31,11 @@ pub(in crate::cuda) struct ConvShape {
     pub channels: usize,
     pub taps: usize,
     pub stride: usize,
+    pub dilation: usize,
     /// Rows that all spans are multiples of.
     pub unit: usize,
+    /// Values between output rows.
+    pub out_stride: usize,
     /// Whether the product is one kernel.
     pub few: bool,
 }
@@ -38,6 +45,8 @@ pub(in crate::cuda) struct ConvShape {
 pub(in crate::cuda) enum ConvWay {
     /// One output: tiles of rows, and the taps that there is room for.
     Line { kernel: KernelOf<ThinConvArgs>, taps: usize },
+    /// Few values under the taps: tiles of rows.
+    Spread(KernelOf<ThinConvArgs>),
     /// Few outputs: a warp per row.
     Thin(KernelOf<ThinConvArgs>),
     /// Rows are gathered for a product, by eights in bf16 where that is so.
@@ -58,6 +67,12 @@ impl ConvShape {
                 _ => ConvWay::Thin(program::CONV_THIN),
             };
         }
+        let tiles = self.stride == 1 && self.dilation == 1 && self.unit >= LEAST_UNIT;
+        let shared_out = self.outputs.is_power_of_two() && SPREAD_OUTPUTS.contains(&self.outputs);
+        let spread = self.taps * self.channels <= SPREAD_VALUES && self.out_stride.is_multiple_of(4);
+        if tiles && shared_out && spread && matches!(self.format, Format::F32 | Format::Bf16) {
+            return ConvWay::Spread(program::CONV_SPREAD);
+        }
         let narrow = !self.few && self.format == Format::Bf16;
         let eights = narrow && self.channels.is_multiple_of(8);
         let kernel = if eights { program::CONV_OPERAND8 } else { program::CONV_OPERAND };
@@ -69,9 +84,10 @@ impl ConvShape {
 const RESIDUAL_VALUES: usize = 8192;
 const RESIDUAL_FEW: usize = 16;
 
-/// The kernel of a whole residual block in bf16, if there is one, and the rows of its tiles. Of `rows` the first says how many all
+/// The kernel of a whole residual block of ELUs in bf16, if there is one, and the rows of its tiles. Of `rows` the first says how many all
 /// spans are multiples of, the second how many there are: short tiles where long ones leave multiprocessors idle.
 pub(in crate::cuda) fn residual(
+    pre: Activation,
     formats: [Format; 2],
     width: usize,
     hidden: usize,
@@ -79,7 +95,7 @@ pub(in crate::cuda) fn residual(
     processors: usize,
 ) -> Option<(KernelOf<ResidualArgs>, usize)> {
     let [unit, all] = rows;
-    if formats != [Format::Bf16; 2] || 2 * hidden != width || unit < LEAST_UNIT {
+    if pre != Activation::Elu || formats != [Format::Bf16; 2] || 2 * hidden != width || unit < LEAST_UNIT {
         return None;
     }
     let [long, short] = match width {
@@ -236,9 +252,12 @@ mod tests {
             channels: 64,
             taps: 3,
             stride: 1,
+            dilation: 1,
             unit: 480,
+            out_stride: 64,
             few: false,
         };
+        let samples = ConvShape { format: Format::F32, outputs: 64, channels: 1, taps: 7, unit: 1920, ..one };
         let table = [
             (one, "conv_line"),
             (ConvShape { outputs: 2, ..one }, "conv_thin"),
@@ -254,16 +273,27 @@ mod tests {
             (ConvShape { outputs: 5, few: true, ..one }, "conv_operand"),
             (ConvShape { outputs: 5, channels: 60, ..one }, "conv_operand"),
             (ConvShape { outputs: 5, format: Format::F32, ..one }, "conv_operand"),
+            (samples, "conv_spread"),
+            (ConvShape { format: Format::Bf16, channels: 2, taps: 4, ..samples }, "conv_spread"),
+            (ConvShape { channels: 3, taps: 3, ..samples }, "conv_operand"),
+            (ConvShape { outputs: 48, ..samples }, "conv_operand"),
+            (ConvShape { outputs: 512, ..samples }, "conv_operand"),
+            (ConvShape { stride: 2, ..samples }, "conv_operand"),
+            (ConvShape { dilation: 2, ..samples }, "conv_operand"),
+            (ConvShape { unit: 15, ..samples }, "conv_operand"),
+            (ConvShape { out_stride: 65, ..samples }, "conv_operand"),
         ];
         for (shape, want) in table {
             let got = match shape.way() {
-                ConvWay::Line { kernel, .. } | ConvWay::Thin(kernel) => kernel.name(),
+                ConvWay::Line { kernel, .. } | ConvWay::Spread(kernel) | ConvWay::Thin(kernel) => {
+                    kernel.name()
+                }
                 ConvWay::Gathered { kernel, .. } => kernel.name(),
             };
             assert_eq!(got, want, "{shape:?}");
         }
         let block = |format, width, hidden, unit, all| {
-            let found = residual([Format::Bf16, format], width, hidden, [unit, all], 132);
+            let found = residual(Activation::Elu, [Format::Bf16, format], width, hidden, [unit, all], 132);
             found.map(|(kernel, rows)| (kernel.name(), rows))
         };
         // Width, rows of a span, all rows: kernel and rows of its tiles.
@@ -282,6 +312,7 @@ mod tests {
         ] {
             assert_eq!(block(Format::Bf16, width, width / 2, unit, all), expected, "{width} {unit} {all}");
         }
+        assert_eq!(residual(Activation::Relu, [Format::Bf16; 2], 64, 32, [16, 16], 132), None);
         assert_eq!(block(Format::F32, 64, 32, 16, 16), None);
         assert_eq!(block(Format::Bf16, 64, 64, 16, 16), None);
         let wise = [(1024, 9, 1024), (1028, 9, 1028), (1024, 10, 1024), (1022, 9, 1024), (1024, 9, 1022)];

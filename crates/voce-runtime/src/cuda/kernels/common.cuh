@@ -49,11 +49,31 @@ DEV float widen(bf16 x) { return __uint_as_float((u32)x << 16); }
 DEV float low(u32 pair) { return __uint_as_float(pair << 16); }
 DEV float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// Round to nearest, ties to even; the exponent of infinities and NaN survives.
+// Devices from this generation on round to bf16 themselves.
+#if !defined(VOCE_EMULATED) && __CUDA_ARCH__ >= 800
+#define NARROWS
+#endif
+// Round to nearest, ties to even; infinities and NaN stay what they are.
 DEV bf16 narrow(float x) {
+#ifdef NARROWS
+    bf16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+#else
     u32 bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 64);
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+#endif
+}
+// Two of them, the first one in the lower half.
+DEV u32 narrow2(float a, float b) {
+#ifdef NARROWS
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a));
+    return y;
+#else
+    return (u32)narrow(a) | (u32)narrow(b) << 16;
+#endif
 }
 // A quotient with the bits of a division, where it is neither tiny nor huge; without the call that a division has for those.
 DEV float quotient(float a, float b) {
@@ -68,8 +88,6 @@ DEV float quotient(float a, float b) {
     return __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
 #endif
 }
-DEV u32 narrow2(float a, float b) { return (u32)narrow(a) | (u32)narrow(b) << 16; }
-
 DEV float4 widen4(const uint2 v) { return {low(v.x), high(v.x), low(v.y), high(v.y)}; }
 
 // Two marks of a kernel: after the first the next kernel may be set up, after the second this one may read what earlier
@@ -219,6 +237,14 @@ DEV float activate(u32 act, float x) {
     }
 }
 
+// Four values activated: one look at which activation it is.
+DEV float4 activate4(u32 act, const float4& v) {
+    if (act == ACT_NONE) return v;
+    if (act == ACT_ELU)
+        return {activate(ACT_ELU, v.x), activate(ACT_ELU, v.y), activate(ACT_ELU, v.z), activate(ACT_ELU, v.w)};
+    return {activate(act, v.x), activate(act, v.y), activate(act, v.z), activate(act, v.w)};
+}
+
 DEV float activate_roughly(u32 act, float x) { return act == ACT_SILU ? x * sigmoid_roughly(x) : activate(act, x); }
 
 // What happens to rows before a product. Addresses that are 0 stand for parameters that are not there.
@@ -361,7 +387,7 @@ DEV void put4(const Store& s, u32 row, u32 i, float4 v) {
         const float4 b = *at<const float4>(s.bias + 4 * (u64)i);
         v = {v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w};
     }
-    v = {activate(s.act, v.x), activate(s.act, v.y), activate(s.act, v.z), activate(s.act, v.w)};
+    v = activate4(s.act, v);
     float4* out = at<float4>(s.out + 4 * ((u64)row * s.out_stride + i));
     if (s.store == STORE_SET) {
         *out = v;

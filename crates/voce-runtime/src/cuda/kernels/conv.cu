@@ -32,19 +32,18 @@ DEV StreamRow stream_row(const Stream& s, const StreamSpan& p, u32 r) {
     if (s.replicate && p.rows > 0) return {at<const float>(s.x) + (u64)p.first * s.width, s.pre};
     return {nullptr, ACT_NONE};
 }
-// Four values activated: one look at which activation it is.
-DEV float4 activate4(u32 act, const float4& v) {
-    if (act == ACT_NONE) return v;
-    if (act == ACT_ELU)
-        return {activate(ACT_ELU, v.x), activate(ACT_ELU, v.y), activate(ACT_ELU, v.z), activate(ACT_ELU, v.w)};
-    return {activate(act, v.x), activate(act, v.y), activate(act, v.z), activate(act, v.w)};
+// ELU of values that become bf16, a little less exact than `expm1f`: to a 6000th of the value. No thread takes a way of its own.
+DEV float elu_roughly(float x) {
+#ifdef VOCE_EMULATED
+    const float power = expf(x);
+#else
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(1.44269504f * x));
+#endif
+    const float below = x > -0.03125f ? fmaf(0.5f * x, x, x) : power - 1.0f;
+    return x > 0.0f ? x : below;
 }
-// Two values that become bf16, for which ELU may be a little less exact than `expm1f`: to a 6000th of the value.
-DEV float elu_roughly(float x) { return x > -0.03125f ? (x > 0.0f ? x : fmaf(0.5f * x, x, x)) : expf(x) - 1.0f; }
-DEV u32 activate_narrow2(u32 act, float x, float y) {
-    if (act == ACT_ELU) return narrow2(elu_roughly(x), elu_roughly(y));
-    return narrow2(activate(act, x), activate(act, y));
-}
+DEV u32 elu_narrow2(float x, float y) { return narrow2(elu_roughly(x), elu_roughly(y)); }
 // Four values of a row of a stream, activated; `i` is the first one's column.
 DEV float4 stream4(const Stream& s, const StreamRow& r, const float4& v, u32 i) {
     if (r.act != ACT_SNAKE) return activate4(r.act, v);
@@ -111,23 +110,22 @@ DEV Row8 row8(const StreamRow& r, u32 i) {
     if (!r.at) return {r, none, none};
     return {r, *reinterpret_cast<const float4*>(r.at + i), *reinterpret_cast<const float4*>(r.at + i + 4)};
 }
-// They, activated, as bf16; zeros of a row that is not there.
-DEV uint4 narrow8(const Stream& s, const Row8& x, u32 i) {
+// They, activated, as bf16. Where ACT is an activation, it is known to be that of new rows.
+#define ACT_ANY 101
+template <u32 ACT> DEV uint4 narrow8(const Stream& s, const Row8& x, u32 i) {
     const float4 v = x.v, w = x.w;
-    if (!x.r.at) return {0, 0, 0, 0};
     if (x.r.act == ACT_NONE) return {narrow2(v.x, v.y), narrow2(v.z, v.w), narrow2(w.x, w.y), narrow2(w.z, w.w)};
-    if (x.r.act == ACT_SNAKE) {
-        const float4 a = stream4(s, x.r, v, i), b = stream4(s, x.r, w, i + 4);
-        return {narrow2(a.x, a.y), narrow2(a.z, a.w), narrow2(b.x, b.y), narrow2(b.z, b.w)};
-    }
-    const u32 act = x.r.act;
-    return {activate_narrow2(act, v.x, v.y), activate_narrow2(act, v.z, v.w), activate_narrow2(act, w.x, w.y), activate_narrow2(act, w.z, w.w)};
+    if (ACT == ACT_ELU || (ACT == ACT_ANY && x.r.act == ACT_ELU))
+        return {elu_narrow2(v.x, v.y), elu_narrow2(v.z, v.w), elu_narrow2(w.x, w.y), elu_narrow2(w.z, w.w)};
+    const StreamRow r = {x.r.at, ACT == ACT_ANY ? x.r.act : ACT};
+    const float4 a = stream4(s, r, v, i), b = stream4(s, r, w, i + 4);
+    return {narrow2(a.x, a.y), narrow2(a.z, a.w), narrow2(b.x, b.y), narrow2(b.z, b.w)};
 }
 // Rows that a thread asks for at once.
 #define ROWS_AHEAD 4
 
 // `count` rows of WIDTH values from row `first` of a stream on to shared memory, activated, as bf16; zeros from row `valid` on.
-template <int WIDTH> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
+template <int WIDTH, u32 ACT> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
     for (u32 e0 = threadIdx.x; e0 < count * (WIDTH / 8); e0 += ROWS_AHEAD * blockDim.x) {
         Row8 x[ROWS_AHEAD];
 #pragma unroll
@@ -138,7 +136,7 @@ template <int WIDTH> DEV void narrow_rows8(const Stream& s, const StreamSpan& p,
 #pragma unroll
         for (u32 u = 0; u < ROWS_AHEAD; u++) {
             const u32 e = e0 + u * blockDim.x, row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
-            if (row < count) *reinterpret_cast<uint4*>(to + row * stride + i) = narrow8(s, x[u], i);
+            if (row < count) *reinterpret_cast<uint4*>(to + row * stride + i) = narrow8<ACT>(s, x[u], i);
         }
     }
 }
@@ -170,7 +168,7 @@ KERNEL(conv_operand, ConvArgs, 256) {
 }
 
 // The same in bf16 for rows of whole eights: `lanes` threads take eight values each, tap after tap.
-KERNEL(conv_operand8, ConvArgs, 256) {
+KERNEL_DENSE(conv_operand8, ConvArgs, 256, 4) {
     const Stream& s = a.stream;
     if (blockIdx.x >= a.row_blocks) {
         stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
@@ -182,10 +180,17 @@ KERNEL(conv_operand8, ConvArgs, 256) {
     const u32 begin = (a.first + row - p.first_out) * a.shape.stride;
     bf16* out = at<bf16>(a.out) + (u64)row * a.out_stride;
     for (u32 i = 8 * (threadIdx.x % a.lanes); i < s.width; i += 8 * a.lanes) {
-#pragma unroll 2
-        for (u32 tap = 0; tap < a.shape.taps; tap++)
-            *reinterpret_cast<uint4*>(out + tap * s.width + i) =
-                narrow8(s, row8(stream_row(s, p, begin + tap * a.shape.dilation), i), i);
+        for (u32 tap0 = 0; tap0 < a.shape.taps; tap0 += ROWS_AHEAD) {
+            Row8 x[ROWS_AHEAD];
+#pragma unroll
+            for (u32 u = 0; u < ROWS_AHEAD; u++) {
+                const u32 tap = tap0 + u;
+                x[u] = row8(tap < a.shape.taps ? stream_row(s, p, begin + tap * a.shape.dilation) : StreamRow{nullptr, ACT_NONE}, i);
+            }
+#pragma unroll
+            for (u32 u = 0; u < ROWS_AHEAD; u++)
+                if (tap0 + u < a.shape.taps) *reinterpret_cast<uint4*>(out + (tap0 + u) * s.width + i) = narrow8<ACT_ANY>(s, x[u], i);
+        }
     }
 }
 
@@ -286,6 +291,52 @@ template <int PIECES, int TAPS> DEV void conv_line_of(const ThinConvArgs& a) {
 }
 KERNEL_DENSE(conv_line, ThinConvArgs, 256, 4) { conv_line_of<1, 4>(a); }
 KERNEL_DENSE(conv_line_wide, ThinConvArgs, 256, 4) { conv_line_of<3, 8>(a); }
+
+// Values under the taps that `conv_spread` has room for.
+#define SPREAD_VALUES 8
+
+// A convolution from few values, from samples above all, stride and dilation 1: a tile of rows per block, whose values are read
+// and activated once. A thread has the weights of four outputs in registers. Bound by the writes.
+KERNEL_DENSE(conv_spread, ThinConvArgs, 256, 4) {
+    SHARED(float, x);  // [LINE_ROWS + history][width], and zeros that the last row's values may reach into
+    const Stream& s = a.stream;
+    if (blockIdx.x >= a.row_blocks) {
+        stream_keep(s, (blockIdx.x - a.row_blocks) * blockDim.x + threadIdx.x);
+        return;
+    }
+    const u32 skip = blockIdx.x % a.tiles * LINE_ROWS, begin = blockIdx.x / a.tiles * s.unit + skip;
+    const u32 valid = min((u32)LINE_ROWS, s.unit - skip), seen = (valid + s.history) * s.width;
+    const StreamSpan p = span_of(s, begin);
+    for (u32 e = threadIdx.x; e < seen + SPREAD_VALUES; e += blockDim.x)
+        x[e] = e < seen ? stream_value(s, stream_row(s, p, begin - p.first_out + e / s.width), e % s.width) : 0.0f;
+    const u32 lanes = a.n / 4, i = threadIdx.x % lanes * 4;
+    float4 w[SPREAD_VALUES];
+#pragma unroll
+    for (u32 k = 0; k < SPREAD_VALUES; k++) {
+        float v[4];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const u64 from = (u64)(i + j) * a.w_stride + k;
+            v[j] = k >= a.shape.taps * s.width ? 0.0f : a.narrow ? widen(at<const bf16>(a.w)[from]) : at<const float>(a.w)[from];
+        }
+        w[k] = {v[0], v[1], v[2], v[3]};
+    }
+    __syncthreads();
+    Store store = a.store;
+    float4 bias = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (store.bias) bias = *at<const float4>(store.bias + 4 * (u64)i);
+    store.bias = 0;
+#pragma unroll 4
+    for (u32 r = threadIdx.x / lanes; r < valid; r += blockDim.x / lanes) {
+        float4 sum = bias;
+#pragma unroll
+        for (u32 k = 0; k < SPREAD_VALUES; k++) {
+            const float v = x[r * s.width + k];
+            sum = {fmaf(v, w[k].x, sum.x), fmaf(v, w[k].y, sum.y), fmaf(v, w[k].z, sum.z), fmaf(v, w[k].w, sum.w)};
+        }
+        put4(store, begin + r, i, sum);
+    }
+}
 
 struct UpsampleArgs {
     Stream stream;

@@ -1,4 +1,4 @@
-// Residual blocks of a codec in one pass: x + second(act(first(act(x)))), where `first` has several taps and half as
+// Residual blocks of a codec in one pass: x + second(elu(first(elu(x)))), where `first` has several taps and half as
 // many outputs as rows have values, and `second` has one tap.
 
 // Rows of a tile times values of a hidden row; rows of a tile where there are few.
@@ -69,7 +69,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         copies_end();
         first = near_first, second = near_second;
     }
-    narrow_rows8<WIDTH>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
+    narrow_rows8<WIDTH, ACT_ELU>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
     copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -93,9 +93,8 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
                 if (r >= here) continue;
                 const float* v = d[r][j];
                 bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + i;
-                *reinterpret_cast<u32*>(to) = activate_narrow2(s.pre, v[0] + bias.x, v[1] + bias.y);
-                *reinterpret_cast<u32*>(to + 8 * HIDDEN_STRIDE) =
-                    activate_narrow2(s.pre, v[2] + bias.x, v[3] + bias.y);
+                *reinterpret_cast<u32*>(to) = elu_narrow2(v[0] + bias.x, v[1] + bias.y);
+                *reinterpret_cast<u32*>(to + 8 * HIDDEN_STRIDE) = elu_narrow2(v[2] + bias.x, v[3] + bias.y);
             }
         }
     }
@@ -113,13 +112,20 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
             const u32 i = n + 8 * j + 2 * t;
             float2 bias = {0.0f, 0.0f};
             if (a.second_bias) bias = *at<const float2>(a.second_bias + 4 * (u64)i);
+            // All are asked for before the first is written.
+            float2 before[2 * M];
 #pragma unroll
             for (u32 e = 0; e < 2 * M; e++) {
                 const u32 row = 16 * (m + e / 2) + g + e % 2 * 8;
-                if (row >= valid) continue;
-                const float2 before = *reinterpret_cast<const float2*>(x + row * WIDTH + i);
+                before[e] = {0.0f, 0.0f};
+                if (row < valid) before[e] = *reinterpret_cast<const float2*>(x + row * WIDTH + i);
+            }
+#pragma unroll
+            for (u32 e = 0; e < 2 * M; e++) {
+                const u32 row = 16 * (m + e / 2) + g + e % 2 * 8;
                 const float* v = d[e / 2][j] + e % 2 * 2;
-                *reinterpret_cast<float2*>(out + row * WIDTH + i) = {before.x + v[0] + bias.x, before.y + v[1] + bias.y};
+                const float2 sum = {before[e].x + v[0] + bias.x, before[e].y + v[1] + bias.y};
+                if (row < valid) *reinterpret_cast<float2*>(out + row * WIDTH + i) = sum;
             }
         }
     }
