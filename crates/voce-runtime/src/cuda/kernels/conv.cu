@@ -124,8 +124,13 @@ template <u32 ACT> DEV uint4 narrow8(const Stream& s, const Row8& x, u32 i) {
 // Rows that a thread asks for at once.
 #define ROWS_AHEAD 4
 
-// `count` rows of WIDTH values from row `first` of a stream on to shared memory, activated, as bf16; zeros from row `valid` on.
-template <int WIDTH, u32 ACT> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
+// Where a pair of values of a row is from its value `i` on, if the row is dealt out: of every 64 values `left_of` then gives a lane
+// those of pieces t and t + 4, two of each at a time, and the other operand's lanes can read these pieces whole.
+DEV u32 dealt(u32 i) { return i / 64 * 64 + i % 8 * 8 + i % 64 / 32 * 8 + i % 32 / 8 * 2; }
+
+// `count` rows of WIDTH values from row `first` of a stream on to shared memory, activated, as bf16; zeros from row `valid` on. They
+// may be dealt out.
+template <int WIDTH, u32 ACT, bool DEALT = false> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
     for (u32 e0 = threadIdx.x; e0 < count * (WIDTH / 8); e0 += ROWS_AHEAD * blockDim.x) {
         Row8 x[ROWS_AHEAD];
 #pragma unroll
@@ -136,7 +141,14 @@ template <int WIDTH, u32 ACT> DEV void narrow_rows8(const Stream& s, const Strea
 #pragma unroll
         for (u32 u = 0; u < ROWS_AHEAD; u++) {
             const u32 e = e0 + u * blockDim.x, row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
-            if (row < count) *reinterpret_cast<uint4*>(to + row * stride + i) = narrow8<ACT>(s, x[u], i);
+            if (row >= count) continue;
+            const uint4 v = narrow8<ACT>(s, x[u], i);
+            if constexpr (DEALT) {
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) *reinterpret_cast<u32*>(to + row * stride + dealt(i + 2 * j)) = word_of(v, j);
+            } else {
+                *reinterpret_cast<uint4*>(to + row * stride + i) = v;
+            }
         }
     }
 }

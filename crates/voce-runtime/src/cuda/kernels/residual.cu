@@ -15,21 +15,39 @@ struct ResidualArgs {
 // Width up to which a block keeps the weights in shared memory.
 #define RESIDUAL_NEAR 64
 
-// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights are there too where they are NEAR, and
-// else come from the nearest cache. Row tiles from `tiles` on are not there.
+// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights are there too where they are NEAR. Else
+// they come from the nearest cache, by whole pieces, and rows are dealt out. Row tiles from `tiles` on are not there.
 template <int WIDTH, int M, bool NEAR>
 DEV void residual_product(float (&d)[M][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
+    if constexpr (NEAR) {
 #pragma unroll 4
-    for (u32 k = 0; k < WIDTH; k += 16) {
-        uint2 b, c;
-        if constexpr (NEAR) right_pair_of(w, w_stride, k, b, c);
-        else b = right_of(w, w_stride, k), c = right_of(w + 8 * w_stride, w_stride, k);
+        for (u32 k = 0; k < WIDTH; k += 16) {
+            uint2 b, c;
+            right_pair_of(w, w_stride, k, b, c);
 #pragma unroll
-        for (u32 m = 0; m < M; m++) {
-            if (m >= tiles) continue;
-            const uint4 x = left_of(rows + 16 * m * stride, stride, k);
-            mma(d[m][0], x, b);
-            mma(d[m][1], x, c);
+            for (u32 m = 0; m < M; m++) {
+                if (m >= tiles) continue;
+                const uint4 x = left_of(rows + 16 * m * stride, stride, k);
+                mma(d[m][0], x, b);
+                mma(d[m][1], x, c);
+            }
+        }
+    } else {
+        const u32 lane = threadIdx.x % 32;
+        const uint4* b = reinterpret_cast<const uint4*>(w + lane / 4 * w_stride) + lane % 4;
+        const uint4* c = b + w_stride;
+#pragma unroll 2
+        for (u32 k = 0; k < WIDTH; k += 64, b += 8, c += 8) {
+            const uint4 near[2] = {b[0], c[0]}, far[2] = {b[4], c[4]};
+#pragma unroll
+            for (u32 j = 0; j < 4; j++)
+#pragma unroll
+                for (u32 m = 0; m < M; m++) {
+                    if (m >= tiles) continue;
+                    const uint4 x = left_of(rows + 16 * m * stride, stride, k + 16 * j);
+                    mma(d[m][0], x, {word_of(near[0], j), word_of(far[0], j)});
+                    mma(d[m][1], x, {word_of(near[1], j), word_of(far[1], j)});
+                }
         }
     }
 }
@@ -69,7 +87,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         copies_end();
         first = near_first, second = near_second;
     }
-    narrow_rows8<WIDTH, ACT_ELU>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
+    narrow_rows8<WIDTH, ACT_ELU, !NEAR>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
     copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -92,7 +110,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
             for (u32 r = 0; r < M; r++) {
                 if (r >= here) continue;
                 const float* v = d[r][j];
-                bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + i;
+                bf16* to = hidden + (16 * (m + r) + g) * HIDDEN_STRIDE + (NEAR ? i : dealt(i));
                 *reinterpret_cast<u32*>(to) = elu_narrow2(v[0] + bias.x, v[1] + bias.y);
                 *reinterpret_cast<u32*>(to + 8 * HIDDEN_STRIDE) = elu_narrow2(v[2] + bias.x, v[3] + bias.y);
             }
