@@ -585,3 +585,52 @@ fn convolutions_to_and_from_samples_agree_over_tiles_of_rows() {
         }
     });
 }
+
+#[test]
+fn strided_convolutions_agree_over_tiles_of_rows() {
+    each_exec(|exec, name| {
+        let arena = arena(exec);
+        let mut rng = Rng(37);
+        let (width, outputs) = (64, 128);
+        // As many rows as fill a device, a long tile with a part of one, and so few that rows are gathered.
+        let steps = [16 * exec.device().map_or(2, |d| d.info().processors as usize), 272, 16];
+        for (taps, stride) in [(8, 4), (10, 5)] {
+            let total = stride * steps.iter().sum::<usize>();
+            let x = rng.buffer(total, width);
+            let values: Vec<f32> = rng.vec(outputs * taps * width).iter().map(|w| w / 16.0).collect();
+            let w = Matrix::pack(&arena, Format::Bf16, outputs, taps * width, &values).unwrap();
+            let bias = rng.vector(outputs);
+            let history = ConvOp::history(taps, stride, 1);
+            let mut state =
+                ConvState::new(ConvStateSpec { slots: 2, history, channels: width, replicate: false });
+            let (mut at, mut got) = (0, Vec::new());
+            for rows in steps {
+                let beside = if rows == 272 { rows } else { 16 };
+                let part =
+                    behind_a_neighbour(&mut rng, &x, at * stride..(at + rows) * stride, beside * stride);
+                let mut out = Buffer::new(beside + rows, outputs);
+                let op = ConvOp {
+                    x: &part,
+                    spans: &[Span { slot: 1, rows: beside * stride }, Span { slot: 0, rows: rows * stride }],
+                    pre: Activation::Elu,
+                    w: &w,
+                    bias: Some(&bias),
+                    taps,
+                    stride,
+                    dilation: 1,
+                    act: Activation::None,
+                    add: false,
+                };
+                exec.conv(&op, &mut state, &mut out);
+                exec.fetch(&mut out, beside + rows);
+                got.extend_from_slice(&out.head(beside + rows)[beside * outputs..]);
+                at += rows;
+            }
+            let stream: Vec<Vec<f64>> = (0..total).map(|r| wide(x.row(r))).collect();
+            let want = reference::conv(&elu(&stream), &w.unpack(), outputs, taps, stride, 1).concat();
+            let want: Vec<f64> = want.iter().enumerate().map(|(i, v)| v + bias[i % outputs] as f64).collect();
+            let e = error(&got, &want);
+            assert!(e < reference::tolerance(Format::Bf16), "{name} {taps} {stride}: {e:e}");
+        }
+    });
+}

@@ -1,6 +1,6 @@
 //! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
 
-use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, SPREAD_VALUES};
+use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, SPREAD_VALUES, STRIDED_ROWS};
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
@@ -48,7 +48,7 @@ pub(crate) struct ConvArgs {
     row_blocks: u32,
 }
 
-/// Arguments of `conv_thin`, `conv_line` and `conv_spread`.
+/// Arguments of `conv_thin`, `conv_line`, `conv_spread` and `conv_strided_64`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ThinConvArgs {
@@ -169,21 +169,28 @@ impl Cuda {
             stride: op.stride,
             dilation: op.dilation,
             unit: stream.unit as usize,
+            rows,
             out_stride,
+            plain: (op.act == Activation::None && !op.add && snake.is_none()).then_some(op.pre),
+            processors: self.device().info().processors as usize,
             few: few.is_some(),
         }
         .way();
-        // Values of shared memory that a row of a tile has, and those beside the rows.
+        // Rows of a tile, unless a warp has a row, and bytes of shared memory.
+        let (channels, seen) = (op.x.cols(), (LINE_ROWS + stream.history) as usize);
         let at_once = match way {
-            ConvWay::Line { kernel, taps } => Some((kernel, Some([taps, taps * op.x.cols()]))),
-            ConvWay::Spread(kernel) => Some((kernel, Some([op.x.cols(), SPREAD_VALUES]))),
-            ConvWay::Thin(kernel) => Some((kernel, None)),
+            ConvWay::Line { kernel, taps } => Some((kernel, LINE_ROWS, 4 * taps * (seen + channels))),
+            ConvWay::Spread(kernel) => Some((kernel, LINE_ROWS, 4 * (seen * channels + SPREAD_VALUES))),
+            ConvWay::Strided(kernel) => {
+                let kind = STRIDED_ROWS + (op.taps - op.stride).div_ceil(op.stride);
+                Some((kernel, STRIDED_ROWS as u32, 2 * op.stride * kind * (channels + 8)))
+            }
+            ConvWay::Thin(kernel) => Some((kernel, 0, 0)),
             ConvWay::Gathered { .. } => None,
         };
-        if let Some((kernel, tile)) = at_once {
-            let tiles = stream.unit.div_ceil(LINE_ROWS);
-            let row_blocks =
-                if tile.is_some() { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
+        if let Some((kernel, tile, shared)) = at_once {
+            let tiles = if tile > 0 { stream.unit.div_ceil(tile) } else { 0 };
+            let row_blocks = if tile > 0 { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
             let args = ThinConvArgs {
                 stream,
                 store,
@@ -197,9 +204,7 @@ impl Cuda {
                 tiles,
             };
             let blocks = row_blocks + stream.keep_blocks();
-            let seen = (LINE_ROWS + stream.history) as usize;
-            let shared = tile.map_or(0, |[row, beside]| 4 * (seen * row + beside) as u32);
-            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared };
+            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared: shared as u32 };
             return self.queue.launch(kernel, launch, &args);
         }
         let ConvWay::Gathered { kernel, eights, narrow } = way else { unreachable!("done above") };

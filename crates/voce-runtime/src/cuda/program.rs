@@ -19,6 +19,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = &[
     ("attention_few.cu", include_str!("kernels/attention_few.cu")),
     ("kv.cu", include_str!("kernels/kv.cu")),
     ("conv.cu", include_str!("kernels/conv.cu")),
+    ("conv_tile.cu", include_str!("kernels/conv_tile.cu")),
     ("residual.cu", include_str!("kernels/residual.cu")),
     ("unit.cu", include_str!("kernels/unit.cu")),
     ("unit_groups.cu", include_str!("kernels/unit_groups.cu")),
@@ -165,6 +166,7 @@ kernels! {
     CONV_LINE = "conv_line" (super::conv::ThinConvArgs),
     CONV_LINE_WIDE = "conv_line_wide" (super::conv::ThinConvArgs),
     CONV_SPREAD = "conv_spread" (super::conv::ThinConvArgs),
+    CONV_STRIDED_64 = "conv_strided_64" (super::conv::ThinConvArgs),
     UNIT_96 = "unit_96" (super::unit::UnitArgs),
     UNIT_192 = "unit_192" (super::unit::UnitArgs),
     UNIT_96_FEW = "unit_96_few" (super::unit::UnitArgs),
@@ -261,11 +263,12 @@ pub(crate) struct Unit {
 }
 
 /// Files with kernels, and in how many parts each is compiled.
-const SHARES: [(&str, usize); 22] = [
+const SHARES: [(&str, usize); 23] = [
     ("residual.cu", 2),
     ("attention.cu", 10),
     ("linear.cu", 8),
     ("conv.cu", 2),
+    ("conv_tile.cu", 1),
     ("row.cu", 1),
     ("unit.cu", 3),
     ("unit_groups.cu", 3),

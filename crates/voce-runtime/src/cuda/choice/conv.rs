@@ -16,6 +16,9 @@ const DEPTHWISE_TAPS: usize = 9;
 /// Values under the taps that `conv_spread` has room for, as in `conv.cu`, and outputs that its blocks share out.
 pub(in crate::cuda) const SPREAD_VALUES: usize = 8;
 const SPREAD_OUTPUTS: std::ops::RangeInclusive<usize> = 16..=256;
+/// Rows of a tile of a strided convolution, and its channels and outputs: as in `conv_tile.cu`.
+pub(in crate::cuda) const STRIDED_ROWS: usize = 128;
+const STRIDED: [usize; 2] = [64, 128];
 /// Rows that all spans are multiples of from which kernels take tiles of them.
 const LEAST_UNIT: usize = 16;
 /// Width up to which a few tiles of a unit are worth a kernel.
@@ -34,8 +37,13 @@ pub(in crate::cuda) struct ConvShape {
     pub dilation: usize,
     /// Rows that all spans are multiples of.
     pub unit: usize,
+    /// All output rows.
+    pub rows: usize,
     /// Values between output rows.
     pub out_stride: usize,
+    /// The activation before it, if the product's result is what is stored.
+    pub plain: Option<Activation>,
+    pub processors: usize,
     /// Whether the product is one kernel.
     pub few: bool,
 }
@@ -47,6 +55,8 @@ pub(in crate::cuda) enum ConvWay {
     Line { kernel: KernelOf<ThinConvArgs>, taps: usize },
     /// Few values under the taps: tiles of rows.
     Spread(KernelOf<ThinConvArgs>),
+    /// A stride: tiles of rows.
+    Strided(KernelOf<ThinConvArgs>),
     /// Few outputs: a warp per row.
     Thin(KernelOf<ThinConvArgs>),
     /// Rows are gathered for a product, by eights in bf16 where that is so.
@@ -72,6 +82,13 @@ impl ConvShape {
         let spread = self.taps * self.channels <= SPREAD_VALUES && self.out_stride.is_multiple_of(4);
         if tiles && shared_out && spread && matches!(self.format, Format::F32 | Format::Bf16) {
             return ConvWay::Spread(program::CONV_SPREAD);
+        }
+        let fills =
+            self.unit > 0 && self.rows / self.unit * self.unit.div_ceil(STRIDED_ROWS) >= self.processors;
+        let fits = [self.channels, self.outputs] == STRIDED && self.stride > 1 && self.taps >= self.stride;
+        let elu = self.plain == Some(Activation::Elu) && self.format == Format::Bf16;
+        if elu && fits && fills && self.dilation == 1 && self.out_stride.is_multiple_of(2) {
+            return ConvWay::Strided(program::CONV_STRIDED_64);
         }
         let narrow = !self.few && self.format == Format::Bf16;
         let eights = narrow && self.channels.is_multiple_of(8);
@@ -254,9 +271,13 @@ mod tests {
             stride: 1,
             dilation: 1,
             unit: 480,
+            rows: 512 * 480,
             out_stride: 64,
+            plain: Some(Activation::Elu),
+            processors: 132,
             few: false,
         };
+        let strided = ConvShape { outputs: 128, taps: 8, stride: 4, out_stride: 128, ..one };
         let samples = ConvShape { format: Format::F32, outputs: 64, channels: 1, taps: 7, unit: 1920, ..one };
         let table = [
             (one, "conv_line"),
@@ -273,6 +294,17 @@ mod tests {
             (ConvShape { outputs: 5, few: true, ..one }, "conv_operand"),
             (ConvShape { outputs: 5, channels: 60, ..one }, "conv_operand"),
             (ConvShape { outputs: 5, format: Format::F32, ..one }, "conv_operand"),
+            (strided, "conv_strided_64"),
+            (ConvShape { rows: 33 * 480, ..strided }, "conv_strided_64"),
+            (ConvShape { rows: 32 * 480, ..strided }, "conv_operand8"),
+            (ConvShape { plain: None, ..strided }, "conv_operand8"),
+            (ConvShape { plain: Some(Activation::Relu), ..strided }, "conv_operand8"),
+            (ConvShape { format: Format::F32, ..strided }, "conv_operand"),
+            (ConvShape { channels: 128, ..strided }, "conv_operand8"),
+            (ConvShape { outputs: 256, ..strided }, "conv_operand8"),
+            (ConvShape { dilation: 2, ..strided }, "conv_operand8"),
+            (ConvShape { stride: 1, ..strided }, "conv_operand8"),
+            (ConvShape { taps: 3, ..strided }, "conv_operand8"),
             (samples, "conv_spread"),
             (ConvShape { format: Format::Bf16, channels: 2, taps: 4, ..samples }, "conv_spread"),
             (ConvShape { channels: 3, taps: 3, ..samples }, "conv_operand"),
@@ -285,9 +317,10 @@ mod tests {
         ];
         for (shape, want) in table {
             let got = match shape.way() {
-                ConvWay::Line { kernel, .. } | ConvWay::Spread(kernel) | ConvWay::Thin(kernel) => {
-                    kernel.name()
-                }
+                ConvWay::Line { kernel, .. }
+                | ConvWay::Spread(kernel)
+                | ConvWay::Strided(kernel)
+                | ConvWay::Thin(kernel) => kernel.name(),
                 ConvWay::Gathered { kernel, .. } => kernel.name(),
             };
             assert_eq!(got, want, "{shape:?}");

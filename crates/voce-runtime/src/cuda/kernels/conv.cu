@@ -128,9 +128,10 @@ template <u32 ACT> DEV uint4 narrow8(const Stream& s, const Row8& x, u32 i) {
 // those of pieces t and t + 4, two of each at a time, and the other operand's lanes can read these pieces whole.
 DEV u32 dealt(u32 i) { return i / 64 * 64 + i % 8 * 8 + i % 64 / 32 * 8 + i % 32 / 8 * 2; }
 
-// `count` rows of WIDTH values from row `first` of a stream on to shared memory, activated, as bf16; zeros from row `valid` on. They
-// may be dealt out.
-template <int WIDTH, u32 ACT, bool DEALT = false> DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, bf16* to, u32 stride) {
+// `count` rows of WIDTH values from row `first` of a stream on to their places in shared memory, activated, as bf16; zeros from row
+// `valid` on. They may be dealt out.
+template <int WIDTH, u32 ACT, bool DEALT = false, class Place>
+DEV void narrow_rows8(const Stream& s, const StreamSpan& p, u32 first, u32 valid, u32 count, Place place) {
     for (u32 e0 = threadIdx.x; e0 < count * (WIDTH / 8); e0 += ROWS_AHEAD * blockDim.x) {
         Row8 x[ROWS_AHEAD];
 #pragma unroll
@@ -143,11 +144,12 @@ template <int WIDTH, u32 ACT, bool DEALT = false> DEV void narrow_rows8(const St
             const u32 e = e0 + u * blockDim.x, row = e / (WIDTH / 8), i = e % (WIDTH / 8) * 8;
             if (row >= count) continue;
             const uint4 v = narrow8<ACT>(s, x[u], i);
+            bf16* to = place(row);
             if constexpr (DEALT) {
 #pragma unroll
-                for (u32 j = 0; j < 4; j++) *reinterpret_cast<u32*>(to + row * stride + dealt(i + 2 * j)) = word_of(v, j);
+                for (u32 j = 0; j < 4; j++) *reinterpret_cast<u32*>(to + dealt(i + 2 * j)) = word_of(v, j);
             } else {
-                *reinterpret_cast<uint4*>(to + row * stride + i) = v;
+                *reinterpret_cast<uint4*>(to + i) = v;
             }
         }
     }

@@ -15,43 +15,6 @@ struct ResidualArgs {
 // Width up to which a block keeps the weights in shared memory.
 #define RESIDUAL_NEAR 64
 
-// A warp's part of a product: 16 M rows in shared memory by 16 outputs, whose weights are there too where they are NEAR. Else
-// they come from the nearest cache, by whole pieces, and rows are dealt out. Row tiles from `tiles` on are not there.
-template <int WIDTH, int M, bool NEAR>
-DEV void residual_product(float (&d)[M][2][4], const bf16* rows, u32 stride, u32 tiles, const bf16* w, u32 w_stride) {
-    if constexpr (NEAR) {
-#pragma unroll 4
-        for (u32 k = 0; k < WIDTH; k += 16) {
-            uint2 b, c;
-            right_pair_of(w, w_stride, k, b, c);
-#pragma unroll
-            for (u32 m = 0; m < M; m++) {
-                if (m >= tiles) continue;
-                const uint4 x = left_of(rows + 16 * m * stride, stride, k);
-                mma(d[m][0], x, b);
-                mma(d[m][1], x, c);
-            }
-        }
-    } else {
-        const u32 lane = threadIdx.x % 32;
-        const uint4* b = reinterpret_cast<const uint4*>(w + lane / 4 * w_stride) + lane % 4;
-        const uint4* c = b + w_stride;
-#pragma unroll 2
-        for (u32 k = 0; k < WIDTH; k += 64, b += 8, c += 8) {
-            const uint4 near[2] = {b[0], c[0]}, far[2] = {b[4], c[4]};
-#pragma unroll
-            for (u32 j = 0; j < 4; j++)
-#pragma unroll
-                for (u32 m = 0; m < M; m++) {
-                    if (m >= tiles) continue;
-                    const uint4 x = left_of(rows + 16 * m * stride, stride, k + 16 * j);
-                    mma(d[m][0], x, {word_of(near[0], j), word_of(far[0], j)});
-                    mma(d[m][1], x, {word_of(near[1], j), word_of(far[1], j)});
-                }
-        }
-    }
-}
-
 // A tile of rows per block. Each value is read, activated and narrowed once; hidden rows never leave the block. Bound by
 // reading and writing the rows, or by the latency of the weights where there are few.
 template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
@@ -87,7 +50,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         copies_end();
         first = near_first, second = near_second;
     }
-    narrow_rows8<WIDTH, ACT_ELU, !NEAR>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
+    narrow_rows8<WIDTH, ACT_ELU, !NEAR>(s, p, local, valid + s.history, 16 * tiles + s.history, [&](u32 row) { return rows + row * STRIDE; });
     copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -98,7 +61,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         if (here > 0) {
             const bf16* w = first + n * first_stride;
             for (u32 tap = 0; tap < a.taps; tap++)
-                residual_product<WIDTH, M, NEAR>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
+                tile_product<WIDTH, M, NEAR>(d, rows + (16 * m + tap * a.dilation) * STRIDE, STRIDE, here, w + tap * WIDTH,
                                                  first_stride);
         }
 #pragma unroll
@@ -124,7 +87,7 @@ template <int WIDTH, int ROWS> DEV void residual(const ResidualArgs& a) {
         if (m >= tiles) continue;
         float d[M][2][4] = {};
         const bf16* w = second + n * second_stride;
-        residual_product<HIDDEN, M, NEAR>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, second_stride);
+        tile_product<HIDDEN, M, NEAR>(d, hidden + 16 * m * HIDDEN_STRIDE, HIDDEN_STRIDE, tiles - m, w, second_stride);
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             const u32 i = n + 8 * j + 2 * t;

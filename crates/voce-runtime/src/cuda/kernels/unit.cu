@@ -42,7 +42,7 @@ template <int WIDTH, int ROWS, int CHUNK, int TALL, int WIDE> DEV void unit(cons
     const u32 valid = min((u32)ROWS, s.unit - skip), tiles = (valid + 15) / 16;
     const StreamSpan p = span_of(s, begin);
     const u32 local = begin - p.first_out;
-    narrow_rows8<WIDTH, ACT_SNAKE>(s, p, local, valid + s.history, 16 * tiles + s.history, rows, STRIDE);
+    narrow_rows8<WIDTH, ACT_SNAKE>(s, p, local, valid + s.history, 16 * tiles + s.history, [&](u32 row) { return rows + row * STRIDE; });
     copies_wait<0>();
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
