@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::{Mutex, OnceLock, RwLock};
+use std::sync::{Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
@@ -81,6 +81,9 @@ pub(crate) struct Nvidia {
     pub(super) plans: Mutex<HashMap<(u64, ProductKey), Plan>>,
     /// Algorithms by what they were chosen for.
     pub(super) algorithms: Mutex<HashMap<ProductKey, lt::cublasLtMatmulAlgo_t>>,
+    /// Held shared by who enqueues work, and exclusively while algorithms are tried: beside another stream's kernels they would
+    /// be timed with those. Taken after [`CAPTURING`].
+    pub(super) trying: RwLock<()>,
     /// Whether launches may be set up early.
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
@@ -233,6 +236,7 @@ impl Nvidia {
             blas,
             plans: Mutex::default(),
             algorithms: Mutex::default(),
+            trying: RwLock::new(()),
             early,
             workspaces: Mutex::default(),
             moments: Mutex::default(),
@@ -251,6 +255,10 @@ impl Nvidia {
     }
 
     fn launch(&self, stream: Stream, command: &Command, args: &[u8]) -> Result<(), CudaError> {
+        if let Command::Product(p) = command {
+            return self.product(stream, p);
+        }
+        let _enqueuing = self.enqueuing();
         match command {
             Command::Launch { kernel, shape, args: at, .. } => {
                 self.launch_kernel(stream, *kernel, shape, &args[*at..]).map_err(|e| match e {
@@ -260,7 +268,7 @@ impl Nvidia {
                     other => other,
                 })
             }
-            Command::Product(p) => self.product(stream, p),
+            Command::Product(_) => unreachable!("done above"),
             Command::Copy { from, to, bytes } => {
                 // SAFETY: both ends are device memory of that size.
                 check("cuMemcpyDtoDAsync", unsafe {
@@ -277,19 +285,38 @@ impl Nvidia {
         }
     }
 
+    /// Kept while work is enqueued.
+    pub(super) fn enqueuing(&self) -> RwLockReadGuard<'_, ()> {
+        self.trying.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Waits until the device has nothing to do, and keeps others from giving it any; not for a stream that captures.
+    pub(super) fn alone(&self) -> Result<[RwLockWriteGuard<'_, ()>; 2], CudaError> {
+        let capturing = CAPTURING.write().unwrap_or_else(|e| e.into_inner());
+        let trying = self.trying.write().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the context is current.
+        check("cuCtxSynchronize", unsafe { cu::cuCtxSynchronize() })?;
+        Ok([capturing, trying])
+    }
+
+    /// Whether a stream captures what it is given.
+    pub(super) fn captures(&self, stream: Stream) -> Result<bool, CudaError> {
+        let mut status = cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a stream of this device and a place for the result.
+        check("cuStreamIsCapturing", unsafe {
+            cu::cuStreamIsCapturing(stream.0 as cu::CUstream, &mut status)
+        })?;
+        Ok(status != cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
     /// Records an event of a stream, or that its graph is to record it each time.
     fn note(&self, stream: Stream, moment: usize) -> Result<(), CudaError> {
-        let (s, mut capturing) =
-            (stream.0 as cu::CUstream, cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
         let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
         let Some(event) = moments.get(&stream.0).and_then(|e| e.0.get(moment)) else { return Ok(()) };
+        let external = cu::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        let flags = if self.captures(stream)? { external } else { 0 };
         // SAFETY: a stream of this device and its event.
-        unsafe {
-            check("cuStreamIsCapturing", cu::cuStreamIsCapturing(s, &mut capturing))?;
-            let plain = capturing == cu::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-            let flags = if plain { 0 } else { cu::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32 };
-            check("cuEventRecord", cu::cuEventRecordWithFlags(*event, s, flags))
-        }
+        check("cuEventRecord", unsafe { cu::cuEventRecordWithFlags(*event, stream.0 as cu::CUstream, flags) })
     }
 
     fn launch_kernel(
@@ -606,6 +633,7 @@ impl Driver for Nvidia {
 
     fn replay(&self, stream: Stream, graph: Graph) -> Result<(), CudaError> {
         self.enter()?;
+        let _enqueuing = self.enqueuing();
         // SAFETY: an instantiated graph of this device.
         check("cuGraphLaunch", unsafe {
             cu::cuGraphLaunch(graph.0 as cu::CUgraphExec, stream.0 as cu::CUstream)

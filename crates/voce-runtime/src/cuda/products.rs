@@ -96,7 +96,8 @@ impl Nvidia {
                 plan
             }
         };
-        // No lock is held: another stream's products go on while this one waits for room in its queue.
+        // No lock is held that another stream's products would wait for, while this one waits for room in its queue.
+        let _enqueuing = self.enqueuing();
         self.multiply(stream, workspace, p, &plan, &plan.algorithm, p.out)
     }
 
@@ -196,11 +197,8 @@ impl Nvidia {
         }
         let mut plan = Plan { op, layouts, algorithm: lt::cublasLtMatmulAlgo_t { data: [0; 8] } };
         let coarse = ProductKey::of(p).coarse();
-        let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(known) = algorithms.get(&coarse)
-            && self.fits(&plan, known)
-        {
-            plan.algorithm = *known;
+        if let Some(known) = self.known(&coarse, &plan) {
+            plan.algorithm = known;
             return Ok(plan);
         }
         let found = self.candidates(&plan)?;
@@ -213,10 +211,28 @@ impl Nvidia {
             }
             [only] => only,
             [first, ..] if coarse.dims[0] < TRIED_ROWS => first,
-            _ => self.fastest(stream, workspace, p, &plan, &found)?,
+            // There it cannot be waited for; the next plan tries.
+            [first, ..] if self.captures(stream)? => {
+                plan.algorithm = first;
+                return Ok(plan);
+            }
+            _ => {
+                let _alone = self.alone()?;
+                match self.known(&coarse, &plan) {
+                    // Another stream has tried meanwhile.
+                    Some(known) => known,
+                    None => self.fastest(stream, workspace, p, &plan, &found)?,
+                }
+            }
         };
-        algorithms.insert(coarse, plan.algorithm);
+        self.algorithms.lock().unwrap_or_else(|e| e.into_inner()).insert(coarse, plan.algorithm);
         Ok(plan)
+    }
+
+    /// The algorithm that was chosen for products like this one, if it serves this one.
+    fn known(&self, coarse: &ProductKey, plan: &Plan) -> Option<lt::cublasLtMatmulAlgo_t> {
+        let known = self.algorithms.lock().unwrap_or_else(|e| e.into_inner()).get(coarse).copied();
+        known.filter(|known| self.fits(plan, known))
     }
 
     /// Whether an algorithm that was chosen for another number of rows serves this product.
@@ -278,7 +294,8 @@ impl Nvidia {
         }
     }
 
-    /// The algorithm that takes the least time here, or hardly more; its results go nowhere.
+    /// The algorithm that takes the least time here, or hardly more, on a device that has nothing else to do; its results go
+    /// nowhere.
     fn fastest(
         &self,
         stream: Stream,
@@ -305,7 +322,7 @@ impl Nvidia {
             self.wait(stream)?;
             events.elapsed().map(|times| times[0])
         };
-        // In turn: what else is on the device now and then disturbs no algorithm more than the others. The first run of each is
+        // In turn: what changes on the device meanwhile disturbs no algorithm more than the others. The first run of each is
         // not counted, and one that cannot run is out.
         let mut least: Vec<f32> = found.iter().map(|a| time(a).map_or(f32::NAN, |_| f32::INFINITY)).collect();
         for _ in 0..TRIES {
