@@ -330,16 +330,23 @@ impl Nvidia {
                 *least = time(algorithm).map_or(f32::NAN, |took| took.min(*least));
             }
         }
-        let mut best = (f32::INFINITY, found[0]);
-        for (&took, &algorithm) in least.iter().zip(found) {
+        let mut best = (f32::INFINITY, 0);
+        for (place, &took) in least.iter().enumerate() {
             // The library's order stands where times hardly differ.
             if took < WORTH * best.0 {
-                best = (took, algorithm);
+                best = (took, place);
             }
         }
+        let (kind, ms, place, count) = (p.kind, best.0, best.1, found.len());
+        tracing::debug!(
+            "product of {} rows, {kind:?} {}x{}: algorithm {place} of {count}, {ms} ms",
+            p.m,
+            p.n,
+            p.k
+        );
         cold.into_iter().for_each(|cold| self.free(cold));
         self.free(nowhere);
-        Ok(best.1)
+        Ok(found[place])
     }
 }
 
