@@ -134,6 +134,8 @@ def test_several_at_once_give_what_each_gives_alone(speaker, spoken):
 
 INTERRUPTED = """
 import os, signal, threading, voce
+# A shell that starts the tests in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A second slot: the signal may come before the first is waited in, and then the stream keeps it.
 speaker = voce.Speaker("nano-voice", device="cpu", threads=1, slots=2)
 live = speaker.live()
