@@ -1,9 +1,10 @@
 //! Convolutions over streams on the device: operand rows are gathered for a product, small kernels are run at once.
 
-use super::choice::{self, ConvShape, ConvWay, FEW_ROWS, SPREAD_VALUES, STRIDED_ROWS};
+use super::choice::{self, ConvShape, ConvWay, FEW_ROWS};
 use super::driver::{Address, Shape};
 use super::linear::{NormArgs, Rows, StoreArgs, activation};
 use super::pointwise::{THREADS, lanes};
+use super::program::KernelOf;
 use super::queue::Args;
 use super::row::FewRows;
 use super::streams::StreamArgs;
@@ -16,9 +17,6 @@ use crate::simd::Activation;
 
 /// Bytes of gathered rows per multiprocessor that a product takes at a time, so that the cache holds them all.
 const GATHERED: usize = 256 << 10;
-
-/// Rows of a tile of `conv_line`: as in `conv.cu`.
-const LINE_ROWS: u32 = 256;
 
 /// The device's form of a convolution's shape.
 #[derive(Clone, Copy)]
@@ -161,7 +159,7 @@ impl Cuda {
         let [taps, stride, dilation] = [op.taps, op.stride, op.dilation].map(|v| v as u32);
         let shape = TapsArgs { taps, stride, dilation, pad: 0 };
         let few = choice::few_rows(op.w.format, rows, k_stride, self.device().info().shared as usize);
-        let way = ConvShape {
+        let wanted = ConvShape {
             format: op.w.format,
             outputs: op.w.n,
             channels: op.x.cols(),
@@ -173,39 +171,12 @@ impl Cuda {
             out_stride,
             plain: (op.act == Activation::None && !op.add && snake.is_none()).then_some(op.pre),
             processors: self.device().info().processors as usize,
+            shared: self.device().info().shared as usize,
             few: few.is_some(),
-        }
-        .way();
-        // Rows of a tile, unless a warp has a row, and bytes of shared memory.
-        let (channels, seen) = (op.x.cols(), (LINE_ROWS + stream.history) as usize);
-        let at_once = match way {
-            ConvWay::Line { kernel, taps } => Some((kernel, LINE_ROWS, 4 * taps * (seen + channels))),
-            ConvWay::Spread(kernel) => Some((kernel, LINE_ROWS, 4 * (seen * channels + SPREAD_VALUES))),
-            ConvWay::Strided(kernel) => {
-                let kind = STRIDED_ROWS + (op.taps - op.stride).div_ceil(op.stride);
-                Some((kernel, STRIDED_ROWS as u32, 2 * op.stride * kind * (channels + 8)))
-            }
-            ConvWay::Thin(kernel) => Some((kernel, 0, 0)),
-            ConvWay::Gathered { .. } => None,
         };
-        if let Some((kernel, tile, shared)) = at_once {
-            let tiles = if tile > 0 { stream.unit.div_ceil(tile) } else { 0 };
-            let row_blocks = if tile > 0 { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
-            let args = ThinConvArgs {
-                stream,
-                store,
-                shape,
-                w: device.at(),
-                rows: rows as u32,
-                n: op.w.n as u32,
-                w_stride: k_stride as u32,
-                narrow: u32::from(op.w.format == Format::Bf16),
-                row_blocks,
-                tiles,
-            };
-            let blocks = row_blocks + stream.keep_blocks();
-            let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared: shared as u32 };
-            return self.queue.launch(kernel, launch, &args);
+        let way = wanted.way();
+        if let Some(launch) = wanted.at_once(way, stream.history as usize) {
+            return self.conv_at_once(op, rows, stream, shape, store, launch);
         }
         let ConvWay::Gathered { kernel, eights, narrow } = way else { unreachable!("done above") };
         let row_bytes = k_stride * if narrow { 2 } else { 4 };
@@ -241,6 +212,36 @@ impl Cuda {
             }
             store.out += (count * out_stride * 4) as u64;
         }
+    }
+
+    /// A convolution by one kernel: see [`ConvShape::at_once`].
+    fn conv_at_once(
+        &mut self,
+        op: &ConvOp<'_>,
+        rows: usize,
+        stream: StreamArgs,
+        shape: TapsArgs,
+        store: StoreArgs,
+        (kernel, tile, shared): (KernelOf<ThinConvArgs>, usize, usize),
+    ) {
+        let device = self.weights(op.w);
+        let tiles = if tile > 0 { stream.unit.div_ceil(tile as u32) } else { 0 };
+        let row_blocks = if tile > 0 { rows as u32 / stream.unit * tiles } else { row_blocks(rows, 32) };
+        let args = ThinConvArgs {
+            stream,
+            store,
+            shape,
+            w: device.at(),
+            rows: rows as u32,
+            n: op.w.n as u32,
+            w_stride: device.stride as u32,
+            narrow: u32::from(op.w.format == Format::Bf16),
+            row_blocks,
+            tiles,
+        };
+        let blocks = row_blocks + stream.keep_blocks();
+        let launch = Shape { grid: [blocks, 1, 1], block: THREADS, shared: shared as u32 };
+        self.queue.launch(kernel, launch, &args);
     }
 
     pub(crate) fn upsample(

@@ -255,10 +255,8 @@ impl Nvidia {
     }
 
     fn launch(&self, stream: Stream, command: &Command, args: &[u8]) -> Result<(), CudaError> {
-        if let Command::Product(p) = command {
-            return self.product(stream, p);
-        }
-        let _enqueuing = self.enqueuing();
+        // A product may have to be tried first.
+        let _enqueuing = (!matches!(command, Command::Product(_))).then(|| self.enqueuing());
         match command {
             Command::Launch { kernel, shape, args: at, .. } => {
                 self.launch_kernel(stream, *kernel, shape, &args[*at..]).map_err(|e| match e {
@@ -268,7 +266,7 @@ impl Nvidia {
                     other => other,
                 })
             }
-            Command::Product(_) => unreachable!("done above"),
+            Command::Product(p) => self.product(stream, p),
             Command::Copy { from, to, bytes } => {
                 // SAFETY: both ends are device memory of that size.
                 check("cuMemcpyDtoDAsync", unsafe {

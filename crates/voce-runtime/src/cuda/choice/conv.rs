@@ -13,11 +13,13 @@ const THIN: usize = 4;
 const LINE_TAPS: usize = 4;
 const WIDE_TAPS: usize = 8;
 const DEPTHWISE_TAPS: usize = 9;
+/// Rows of a tile of `conv_line` and `conv_spread`: as in `conv.cu`.
+const LINE_ROWS: usize = 256;
 /// Values under the taps that `conv_spread` has room for, as in `conv.cu`, and outputs that its blocks share out.
-pub(in crate::cuda) const SPREAD_VALUES: usize = 8;
+const SPREAD_VALUES: usize = 8;
 const SPREAD_OUTPUTS: std::ops::RangeInclusive<usize> = 16..=256;
 /// Rows of a tile of a strided convolution, and its channels and outputs: as in `conv_tile.cu`.
-pub(in crate::cuda) const STRIDED_ROWS: usize = 128;
+const STRIDED_ROWS: usize = 128;
 const STRIDED: [usize; 2] = [64, 128];
 /// Rows that all spans are multiples of from which kernels take tiles of them.
 const LEAST_UNIT: usize = 16;
@@ -44,6 +46,8 @@ pub(in crate::cuda) struct ConvShape {
     /// The activation before it, if the product's result is what is stored.
     pub plain: Option<Activation>,
     pub processors: usize,
+    /// Bytes of shared memory that a block may have.
+    pub shared: usize,
     /// Whether the product is one kernel.
     pub few: bool,
 }
@@ -87,6 +91,7 @@ impl ConvShape {
             self.unit > 0 && self.rows / self.unit * self.unit.div_ceil(STRIDED_ROWS) >= self.processors;
         let fits = [self.channels, self.outputs] == STRIDED && self.stride > 1 && self.taps >= self.stride;
         let elu = self.plain == Some(Activation::Elu) && self.format == Format::Bf16;
+        let fits = fits && self.strided_shared() <= self.shared;
         if elu && fits && fills && self.dilation == 1 && self.out_stride.is_multiple_of(2) {
             return ConvWay::Strided(program::CONV_STRIDED_64);
         }
@@ -97,12 +102,37 @@ impl ConvShape {
     }
 }
 
+impl ConvShape {
+    /// Shared memory of a strided convolution's block: rows a stride apart side by side, eight values more than each has.
+    fn strided_shared(&self) -> usize {
+        let kind = STRIDED_ROWS + (self.taps - self.stride).div_ceil(self.stride);
+        2 * self.stride * kind * (self.channels + 8)
+    }
+
+    /// The kernel of a way without a product, the rows of its tiles, 0 where a warp has a row, and the shared memory of a block.
+    pub(in crate::cuda) fn at_once(
+        &self,
+        way: ConvWay,
+        history: usize,
+    ) -> Option<(KernelOf<ThinConvArgs>, usize, usize)> {
+        let seen = LINE_ROWS + history;
+        match way {
+            ConvWay::Line { kernel, taps } => Some((kernel, LINE_ROWS, 4 * taps * (seen + self.channels))),
+            ConvWay::Spread(kernel) => Some((kernel, LINE_ROWS, 4 * (seen * self.channels + SPREAD_VALUES))),
+            ConvWay::Strided(kernel) => Some((kernel, STRIDED_ROWS, self.strided_shared())),
+            ConvWay::Thin(kernel) => Some((kernel, 0, 0)),
+            ConvWay::Gathered { .. } => None,
+        }
+    }
+}
+
 /// Rows of a residual block's tile times values of a hidden row, and rows of a tile where there are few: as in `residual.cu`.
 const RESIDUAL_VALUES: usize = 8192;
 const RESIDUAL_FEW: usize = 16;
 
-/// The kernel of a whole residual block of ELUs in bf16, if there is one, and the rows of its tiles. Of `rows` the first says how many all
-/// spans are multiples of, the second how many there are: short tiles where long ones leave multiprocessors idle.
+/// The kernel of a whole residual block of ELUs in bf16, if there is one, and the rows of its tiles. Of `rows` the first says
+/// how many all spans are multiples of, the second how many there are: short tiles where long ones leave multiprocessors
+/// idle.
 pub(in crate::cuda) fn residual(
     pre: Activation,
     formats: [Format; 2],
@@ -275,6 +305,7 @@ mod tests {
             out_stride: 64,
             plain: Some(Activation::Elu),
             processors: 132,
+            shared: 227 << 10,
             few: false,
         };
         let strided = ConvShape { outputs: 128, taps: 8, stride: 4, out_stride: 128, ..one };
@@ -305,6 +336,9 @@ mod tests {
             (ConvShape { dilation: 2, ..strided }, "conv_operand8"),
             (ConvShape { stride: 1, ..strided }, "conv_operand8"),
             (ConvShape { taps: 3, ..strided }, "conv_operand8"),
+            (ConvShape { taps: 16, stride: 8, ..strided }, "conv_strided_64"),
+            (ConvShape { taps: 16, stride: 8, shared: 99 << 10, ..strided }, "conv_operand8"),
+            (ConvShape { taps: 40, stride: 20, ..strided }, "conv_operand8"),
             (samples, "conv_spread"),
             (ConvShape { format: Format::Bf16, channels: 2, taps: 4, ..samples }, "conv_spread"),
             (ConvShape { channels: 3, taps: 3, ..samples }, "conv_operand"),

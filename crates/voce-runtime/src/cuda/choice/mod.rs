@@ -9,8 +9,8 @@ pub(super) use attention::{
     few_tile, move_kv, put_kv, relative_tile, splits, tile,
 };
 pub(super) use conv::{
-    ConvShape, ConvWay, GROUP_ROWS, SPREAD_VALUES, STRIDED_ROWS, Unit, UnitGroups, always_unit, depthwise,
-    residual, subsample, unit, unit_groups,
+    ConvShape, ConvWay, GROUP_ROWS, Unit, UnitGroups, always_unit, depthwise, residual, subsample, unit,
+    unit_groups,
 };
 pub(super) use product::{
     FEW_ROWS, ProductShape, ProductWay, ROW_PIECE, ROW_WARPS, epilogue, few_rows, fours, glu, narrow,
