@@ -20,7 +20,7 @@ use crate::guard::{guard, guard_or};
 use crate::options::{ListenOptions, ModelOptions, Place, listen_request};
 use crate::speaker::give;
 use crate::status::{Fault, Outcome, Status};
-use crate::wait::{Stop, lock, wait};
+use crate::wait::{Stop, lock, unless_cancelled, wait};
 
 /// A model that hears. Any thread may use it, several at once.
 pub struct Listener(Arc<voce_engine::listener::Listener>);
@@ -287,8 +287,7 @@ pub extern "C" fn voce_listening_next(
         let mut reading = lock(&listening.reading);
         let Reading { events: held, room } = &mut *reading;
         let Some(events) = held.as_mut() else {
-            let cancelled = listening.cancelled.load(Ordering::Relaxed);
-            return if cancelled { Err(Fault::cancelled()) } else { Ok(Status::End) };
+            return unless_cancelled(&listening.cancelled, Ok(Status::End));
         };
         let ended: Outcome = loop {
             match wait(timeout_ms, &listening.cancelled, |cx| events.poll(cx)) {
@@ -300,17 +299,13 @@ pub extern "C" fn voce_listening_next(
                 }
                 Err(Stop::Timeout) => return Ok(Status::Timeout),
                 Ok(None) => break Ok(Status::End),
-                // Cancelling lets go of the sender: that the audio broke off is no news then.
-                Ok(Some(Err(_))) if listening.cancelled.load(Ordering::Relaxed) => {
-                    break Err(Fault::cancelled());
-                }
                 Ok(Some(Err(e))) => break Err(e.into()),
                 Err(Stop::Cancelled) => break Err(Fault::cancelled()),
             }
         };
         // Whatever ended it, the slot is free from now on.
         *held = None;
-        ended
+        unless_cancelled(&listening.cancelled, ended)
     })
 }
 

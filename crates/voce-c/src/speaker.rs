@@ -14,7 +14,7 @@ use crate::boundary::{self, handle, out};
 use crate::guard::{c_text, guard, guard_or};
 use crate::options::{ModelOptions, Place, SpeakOptions, speak_request};
 use crate::status::{Fault, Outcome, Status};
-use crate::wait::{Stop, lock, wait};
+use crate::wait::{Stop, lock, unless_cancelled, wait};
 
 /// A model that speaks. Any thread may use it, several at once.
 pub struct Speaker(Arc<voce_engine::Speaker>);
@@ -228,11 +228,7 @@ pub extern "C" fn voce_speech_next(
         let speech = handle(speech, "speech")?;
         let mut reading = lock(&speech.reading);
         let Some(stream) = reading.stream.as_mut() else {
-            return if speech.cancelled.load(Ordering::Relaxed) {
-                Err(Fault::cancelled())
-            } else {
-                Ok(Status::End)
-            };
+            return unless_cancelled(&speech.cancelled, Ok(Status::End));
         };
         let ended: Outcome = match wait(timeout_ms, &speech.cancelled, |cx| stream.poll_next(cx)) {
             Ok(Some(Ok(chunk))) => {
@@ -248,7 +244,7 @@ pub extern "C" fn voce_speech_next(
         };
         // Whatever ended it, the slot is free from now on.
         reading.stream = None;
-        ended
+        unless_cancelled(&speech.cancelled, ended)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::boundary::{self, handle, out};
 use crate::guard::{c_text, guard, guard_or};
 use crate::options::{ModelOptions, Place};
 use crate::status::{Fault, Outcome, Status};
-use crate::wait::{Stop, lock, wait};
+use crate::wait::{Stop, lock, unless_cancelled, wait};
 
 /// A model that holds conversations. Any thread may use it, several at once.
 pub struct Talker(Arc<voce_engine::talker::Talker>);
@@ -166,8 +166,7 @@ pub extern "C" fn voce_talking_next(
         let mut reading = lock(&talking.reading);
         let Reading { stream: held, samples: kept, text: said } = &mut *reading;
         let Some(stream) = held.as_mut() else {
-            let cancelled = talking.cancelled.load(Ordering::Relaxed);
-            return if cancelled { Err(Fault::cancelled()) } else { Ok(Status::End) };
+            return unless_cancelled(&talking.cancelled, Ok(Status::End));
         };
         let ended: Outcome = loop {
             match wait(timeout_ms, &talking.cancelled, |cx| stream.poll_next(cx)) {
@@ -191,7 +190,7 @@ pub extern "C" fn voce_talking_next(
         };
         // Whatever ended it, the slot is free from now on.
         *held = None;
-        ended
+        unless_cancelled(&talking.cancelled, ended)
     })
 }
 

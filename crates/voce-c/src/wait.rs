@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use voce_engine::wait_for;
 
+use crate::status::{Fault, Outcome};
+
 /// How often somebody who waits looks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -32,6 +34,12 @@ pub(crate) fn wait<T>(
         Some(end) if Instant::now() >= end => Err(Stop::Timeout),
         _ => Ok(()),
     })
+}
+
+/// How a stream ended, for its reader. Cancelling lets go of the sender as well: what the stream made of that (its end,
+/// or audio that broke off) is no news then.
+pub(crate) fn unless_cancelled(cancelled: &AtomicBool, ended: Outcome) -> Outcome {
+    if cancelled.load(Ordering::Relaxed) { Err(Fault::cancelled()) } else { ended }
 }
 
 /// The lock's value, whoever panicked while holding it.

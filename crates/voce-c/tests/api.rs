@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use voce::*;
 
@@ -161,16 +162,20 @@ fn text_that_arrives_is_spoken_after_the_speaker_is_freed() {
 #[test]
 fn another_thread_cancels_a_reader_that_waits() {
     let speaker = speaker();
-    let speech = start(&speaker, None);
-    let (mut samples, mut count) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // No text has come: there is nothing to wait for, and then only the other thread can end the wait.
-    assert_eq!(voce_speech_next(Some(&speech), 0, Some(&mut samples), Some(&mut count)), Status::Timeout);
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| read(&speech).1);
-        assert_eq!(voce_speech_cancel(Some(&speech)), Status::Ok);
-        assert_eq!(reader.join().unwrap(), Status::Cancelled);
-    });
-    voce_speech_free(Some(speech));
+    // Before the wait begins or while it lasts, and whatever the stream makes of a sender that is gone.
+    for ms in [0, 1, 3, 7, 15] {
+        let speech = start(&speaker, None);
+        let (mut samples, mut count) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // No text has come: there is nothing to wait for, and then only the other thread can end the wait.
+        assert_eq!(voce_speech_next(Some(&speech), 0, Some(&mut samples), Some(&mut count)), Status::Timeout);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&speech).1);
+            std::thread::sleep(Duration::from_millis(ms));
+            assert_eq!(voce_speech_cancel(Some(&speech)), Status::Ok);
+            assert_eq!(reader.join().unwrap(), Status::Cancelled);
+        });
+        voce_speech_free(Some(speech));
+    }
     voce_speaker_free(Some(speaker));
 }
 

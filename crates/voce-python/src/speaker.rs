@@ -226,6 +226,8 @@ impl Speech {
         let Some(stream) = held.as_mut() else { return Ok(None) };
         let result = match wait(LOOK, &self.cancelled, |cx| stream.poll_next(cx)) {
             Ok(Some(Ok(chunk))) => return Ok(Some(chunk)),
+            // Cancelling lets go of the sender: what the stream made of that is no news then.
+            Ok(Some(Err(_))) if self.cancelled.load(Ordering::Relaxed) => Ok(None),
             Ok(Some(Err(e))) => Err(failure::engine(e)),
             Ok(None) | Err(Stop::Cancelled) => Ok(None),
             Err(Stop::Raised(raised)) => Err(raised),

@@ -112,6 +112,8 @@ impl Talking {
             match wait(LOOK, &self.cancelled, |cx| stream.poll_next(cx)) {
                 Ok(Some(Ok(event @ (TalkEvent::Audio(_) | TalkEvent::Text(_))))) => return Ok(Some(event)),
                 Ok(Some(Ok(_))) => {}
+                // Cancelling lets go of the sender: what the stream made of that is no news then.
+                Ok(Some(Err(_))) if self.cancelled.load(Ordering::Relaxed) => break Ok(None),
                 Ok(Some(Err(e))) => break Err(failure::engine(e)),
                 Ok(None) | Err(Stop::Cancelled) => break Ok(None),
                 Err(Stop::Raised(raised)) => break Err(raised),
