@@ -5,7 +5,8 @@ use super::gemm::Gemm;
 use super::lanes::LANES;
 use super::quant::GROUP;
 
-/// How far ahead of a single row its weights are asked for, in bytes of a panel.
+/// How far ahead of a single row its weights are asked for, in bytes of a panel; several rows ask twice as far ahead, because
+/// the caches have to bring a step's weights less often.
 const AHEAD: usize = 2048;
 
 /// Bytes of a panel per step of four inputs.
@@ -43,9 +44,9 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
                 let k = 2 * pair + odd as usize;
                 let mut w = [V::splat(0); NR];
                 for n in 0..NR {
-                    if MR == 1 && n * V::OUTPUTS % LANES == 0 {
+                    if n * V::OUTPUTS % LANES == 0 {
                         // Behind its panel comes the one that this register takes next.
-                        let ahead = k * STEP + AHEAD;
+                        let ahead = k * STEP + if MR == 1 { AHEAD } else { 2 * AHEAD };
                         let on = if ahead < g.panel { 0 } else { beside };
                         V::prefetch(b[n].wrapping_add(ahead + on));
                     }

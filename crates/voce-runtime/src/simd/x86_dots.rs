@@ -21,6 +21,8 @@ pub trait SplitDots: Dots<Sums = Self> {
     unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self;
     /// Stores a register.
     unsafe fn store(self, p: *mut i32);
+    /// Asks for what lies at `p`, which need not be valid, to be brought to the second-level cache.
+    unsafe fn prefetch_near(p: *const u8);
 }
 
 /// 256 bit, `vpmaddubsw` and `vpmaddwd`.
@@ -227,6 +229,10 @@ macro_rules! madd {
             #[inline(always)]
             unsafe fn store(self, p: *mut i32) {
                 unsafe { $store(p.cast(), self.0) }
+            }
+            #[inline(always)]
+            unsafe fn prefetch_near(p: *const u8) {
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
             }
         }
     };

@@ -191,7 +191,14 @@ unsafe fn many_rows<V: SplitDots, const NR: usize>(
                     }
                 }
             }
+            // What comes next, of which each row asks for some lines: the panels' next part, or the next panels' first one.
+            let (panels, steps) = (NR * V::OUTPUTS / LANES, PART / 4);
+            let on = if start + PART < g.k { (start + PART) / 4 * STEP } else { panels * g.panel };
+            let next = weights(g, o).wrapping_add(on);
             for r in 0..rows {
+                for line in panels * steps * r / rows..panels * steps * (r + 1) / rows {
+                    V::prefetch_near(next.wrapping_add(line / steps * g.panel + line % steps * STEP));
+                }
                 let a = g.a.add((first + r) * g.lda);
                 let part = SplitRow { at: a, k: g.k }.parts().add(p);
                 part_row::<V, NR>(ready, a.add(start), (part, doubles), sums.add(r * WAITING), p == 0);
