@@ -1,11 +1,16 @@
-//! A spin-then-park thread pool: one fork-join per op, static shares, no stealing inside one.
+//! A spin-then-park thread pool: one fork-join per op, a share for each thread.
 //!
 //! An op of a streaming step lasts tens of microseconds, so workers spin for the next one and only
 //! park when none comes for a while. A job has as many shares as the pool has threads; whoever is there
 //! takes the next one. On an idle machine every thread takes one; where a worker has lost its core to
 //! another program, the caller does its share instead of waiting for it.
+//!
+//! Cores differ in speed: some are built smaller, and some share theirs with another program. The shares of a larger job
+//! therefore come in parts. Each worker takes those of its own share, whose rows and weights its caches may still hold,
+//! and then what its neighbours have not begun.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
@@ -22,6 +27,13 @@ const SPINS_BEFORE_YIELD: u32 = 2_000;
 /// Bits of the claim word that count shares; the rest counts jobs.
 const SHARE_BITS: u32 = 16;
 
+/// Multiply-adds of the smallest part: some microseconds, in which a counter that two cores ask for does not show.
+const PART_WORK: usize = 1 << 18;
+/// Parts of a share at most.
+const MOST_PARTS: u32 = 8;
+/// Neighbours that a worker helps when its own share is done.
+const HELPED: usize = 3;
+
 type Job = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
@@ -34,7 +46,14 @@ struct Shared {
     stop: AtomicBool,
     panicked: AtomicBool,
     parked: Vec<AtomicBool>,
+    /// The next part of each share that nobody has taken.
+    turns: Vec<Turn>,
 }
+
+/// A counter that shares no cache line with another.
+#[derive(Default)]
+#[repr(align(128))]
+struct Turn(AtomicUsize);
 
 // SAFETY: `job` is written by the caller only while every share of the last job is finished, and read by
 // whoever has claimed a share of the current one, which cannot finish before that share does.
@@ -99,6 +118,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             parked: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            turns: (0..threads).map(|_| Turn::default()).collect(),
         });
         let mut pool = Self { shared, workers: Vec::new() };
         for id in 1..threads {
@@ -127,6 +147,22 @@ impl Pool {
     /// Shares of each job, which is how many threads can run it.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Runs `job(worker, share, parts)` for every share, where `worker` numbers who runs it: several may work on one share,
+    /// and each does those of its parts that [`Parts`] gives it. `work` is about the job's multiply-adds.
+    pub fn run_parts(&mut self, work: usize, job: impl Fn(usize, usize, &mut Parts<'_>) + Sync) {
+        let threads = self.threads();
+        let shared = self.shared.clone();
+        let halvings = (work / threads / PART_WORK).checked_ilog2().unwrap_or(0);
+        let pieces = if threads == 1 { 1 } else { (halvings + 1).min(MOST_PARTS) };
+        shared.turns.iter().for_each(|turn| turn.0.store(0, Ordering::Relaxed));
+        self.run(|worker| {
+            let helped = if pieces > 1 { HELPED.min(threads - 1) } else { 0 };
+            for share in (worker..=worker + helped).map(|share| share % threads) {
+                job(worker, share, &mut Parts::new(&shared.turns[share].0, pieces));
+            }
+        });
     }
 
     /// Runs `job(share)` once for every share and returns when all are done.
@@ -197,8 +233,44 @@ fn work(shared: &Shared, id: usize) {
     }
 }
 
+/// Which parts of a share one of those who work on it takes. All of them ask for the same parts in the same order.
+pub struct Parts<'a> {
+    next: &'a AtomicUsize,
+    /// How many a range is cut into.
+    pieces: u32,
+    /// The number of the part that is the caller's next, and of that which is asked for.
+    mine: usize,
+    asked: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn new(next: &'a AtomicUsize, pieces: u32) -> Self {
+        // What a part reads was published with the job.
+        Self { next, pieces, mine: next.fetch_add(1, Ordering::Relaxed), asked: 0 }
+    }
+
+    /// The parts of a range that the caller takes, cut in multiples of `grain`: a half, a quarter and so on, so that little
+    /// is left for one alone at the end.
+    pub fn of(&mut self, range: Range<usize>, grain: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.pieces).filter_map(move |piece| {
+            let is_mine = self.asked == self.mine;
+            self.asked += 1;
+            if !is_mine {
+                return None;
+            }
+            self.mine = self.next.fetch_add(1, Ordering::Relaxed);
+            let units = range.len().div_ceil(grain);
+            let at = |piece: u32| {
+                let left = if piece == self.pieces { 0 } else { units >> piece };
+                range.start + ((units - left) * grain).min(range.len())
+            };
+            Some(at(piece)..at(piece + 1))
+        })
+    }
+}
+
 /// The part of `0..n` that worker `id` of `threads` takes, in multiples of `grain`.
-pub fn share(n: usize, grain: usize, id: usize, threads: usize) -> std::ops::Range<usize> {
+pub fn share(n: usize, grain: usize, id: usize, threads: usize) -> Range<usize> {
     let units = n.div_ceil(grain);
     let at = |i: usize| (units * i / threads * grain).min(n);
     at(id)..at(id + 1)
@@ -222,6 +294,45 @@ mod tests {
             let want = 2_000 * 2_001 / 2;
             assert!(sums.iter().all(|s| s.load(Ordering::Relaxed) == want));
         }
+    }
+
+    #[test]
+    fn every_part_of_every_range_is_taken_once_and_help_comes() {
+        for threads in [1, 2, 3, 6] {
+            let mut pool = Pool::new(threads).unwrap();
+            for (round, work) in (0..600).zip([usize::MAX, 0, 6 * PART_WORK].into_iter().cycle()) {
+                let seen: Vec<AtomicU64> = (0..300).map(|_| AtomicU64::new(0)).collect();
+                pool.run_parts(work, |worker, s, parts| {
+                    // Two ranges one after the other, the first of which has fewer rows than parts.
+                    for (first, n) in [(0, 5), (5, 295)] {
+                        for part in parts.of(share(n, 1, s, threads), 4) {
+                            if round % 50 == 0 && worker == 1 {
+                                thread::yield_now();
+                            }
+                            for i in part {
+                                seen[first + i].fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                });
+                assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1), "{threads} threads, {round}");
+            }
+        }
+        // A worker that is held up in its first part leaves the rest of its share to the others.
+        let mut pool = Pool::new(2).unwrap();
+        let done = AtomicU64::new(0);
+        let all = 2 * u64::from(MOST_PARTS);
+        pool.run_parts(usize::MAX, |worker, s, parts| {
+            for _ in parts.of(0..1000, 1) {
+                if s == 1 && worker == 1 {
+                    while done.load(Ordering::Acquire) < all - 1 {
+                        std::hint::spin_loop();
+                    }
+                }
+                done.fetch_add(1, Ordering::Release);
+            }
+        });
+        assert_eq!(done.load(Ordering::Relaxed), all);
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Exec {
         for s in &mut self.scratch.rows {
             s.reserve_zeroed(block * (2 * width + keys + (width.max(keys)).div_ceil(2)) + LANES);
         }
-        let threads = self.pool.threads();
+        let (threads, work) = (self.pool.threads(), 2 * rows * longest * op.heads * dim);
         let kernels = self.kernels;
         let (qkv, spans, layer, rope, window) = (op.qkv, op.spans, op.layer, op.rope, op.window);
         let storage = Shared(op.cache.base());
@@ -149,13 +149,13 @@ impl Exec {
         let (out, cols) = (Shared(out.data.as_mut_ptr()), out.cols);
         let temp = Shared(self.scratch.rows.as_mut_ptr());
         let scale = 1.0 / (dim as f32).sqrt();
-        self.pool.run(|id| {
+        self.pool.run_parts(work, |id, s, parts| {
             // SAFETY: each worker has its own scratch.
             let temp = unsafe { &mut *temp.get().add(id) };
             let (q, temp) = temp.split_at_mut(block * width);
             let (result, temp) = temp.split_at_mut(block * width);
             let (scores, narrow) = temp.split_at_mut(block * keys);
-            for item in share(spans.len() * kv_heads, 1, id, threads) {
+            for item in parts.of(share(spans.len() * kv_heads, 1, s, threads), 1).flatten() {
                 let (span, head) = (item / kv_heads, item % kv_heads);
                 let first: usize = spans[..span].iter().map(|s| s.rows).sum();
                 let Span { slot, rows } = spans[span];

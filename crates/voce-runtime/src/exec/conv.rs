@@ -177,7 +177,7 @@ impl Exec {
         let staging = Staging::new(op, kind, state.spec.history);
         self.scratch.operand.reserve_zeroed(staging.bytes());
         self.reserve_products(op.spans.iter().map(|s| s.rows).max().unwrap_or(0));
-        let threads = self.pool.threads();
+        let (threads, work) = (self.pool.threads(), rows_in / op.stride * op.w.kp * op.w.n);
         let outputs = if quantised { rows_in / op.stride } else { 0 };
         let layout = OperandLayout::new(OperandKind::of(op.w.format, kernels), outputs, op.w);
         self.scratch.quantised.reserve_zeroed(layout.bytes);
@@ -200,12 +200,14 @@ impl Exec {
         let scales = Shared(self.scratch.scales.as_mut_ptr());
         let past = &*state;
         // SAFETY: the operand has room for all of it, and each worker writes its own part.
-        self.pool.run(|id| unsafe { staging.fill(kernels, past, operand.get(), id, threads) });
+        self.pool.run_parts(work, |id, share, parts| unsafe {
+            staging.fill(kernels, past, operand.get(), (share, threads), id == share, parts);
+        });
         if quantised {
-            self.pool.run(|id| {
+            self.pool.run_parts(work, |_, id, parts| {
                 staging.stretches(&mut |s| {
                     let of = ByteRow { n: op.w.k, kp: op.w.kp, listed: kernels.lists(s.rows, op.w.n) };
-                    for r in share(s.rows, 1, id, threads) {
+                    for r in parts.of(share(s.rows, 1, id, threads), 1).flatten() {
                         // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
                         unsafe {
                             let x = operand.get().add(staging.at(s.at + r * s.lda)).cast::<f32>();
@@ -218,7 +220,7 @@ impl Exec {
         }
 
         let out = Shared(out.data.as_mut_ptr());
-        self.pool.run(|id| {
+        self.pool.run_parts(work, |id, share, parts| {
             staging.stretches(&mut |s| {
                 // SAFETY: inside the reserved operand, or the reserved quantised rows.
                 let (a, lda, scales) = unsafe {
@@ -243,8 +245,9 @@ impl Exec {
                 };
                 // SAFETY: as above; each worker has its own block of products.
                 unsafe {
-                    run_product(kernels, &product, id, threads, (*products.get().add(id)).as_mut_ptr())
-                };
+                    let products = (*products.get().add(id)).as_mut_ptr();
+                    run_product(kernels, &product, (share, threads), parts, products);
+                }
             });
         });
         remember(op.x, op.spans, state, activate);

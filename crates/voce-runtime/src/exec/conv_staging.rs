@@ -2,7 +2,7 @@
 
 use super::conv::{ConvOp, ConvState};
 use super::linear::OperandKind;
-use crate::pool::share;
+use crate::pool::{Parts, share};
 use crate::simd::{Activation, Kernels};
 
 /// How the operand of a convolution lies in memory.
@@ -115,17 +115,18 @@ impl<'a> Staging<'a> {
         phases.before(phase, |rows| self.padded(rows * self.op.x.cols))
     }
 
-    /// Writes one worker's part of the operand.
+    /// Writes one worker's parts of share `id` of the operand; `owns` it, if nobody else says so of this share.
     ///
     /// # Safety
-    /// `operand` has room for [`Staging::bytes`], the kernels' instructions are there, and no other worker has this `id`.
+    /// `operand` has room for [`Staging::bytes`], the kernels' instructions are there, and nobody else has these parts.
     pub(super) unsafe fn fill(
         &self,
         kernels: &Kernels,
         past: &ConvState,
         operand: *mut u8,
-        id: usize,
-        threads: usize,
+        (id, threads): (usize, usize),
+        owns: bool,
+        parts: &mut Parts<'_>,
     ) {
         let (op, hist, cin) = (self.op, self.history, self.op.x.cols);
         // Copies values (activated unless they come from the history) to value offset `to`.
@@ -141,7 +142,7 @@ impl<'a> Staging<'a> {
         };
         // Kernels read what follows a part's rows against zero weights, so it must hold numbers.
         let clear = |used: usize, end: usize| {
-            if id == threads - 1 {
+            if owns && id == threads - 1 {
                 // SAFETY: the tail of a part of the operand, which no worker copies to.
                 unsafe { operand.add(self.at(used)).write_bytes(0, self.at(end - used)) };
             }
@@ -159,7 +160,7 @@ impl<'a> Staging<'a> {
             let len = self.staged(s.rows);
             match self.way(s.rows) {
                 Way::Gathered => {
-                    for t in share(s.rows / op.stride, 1, id, threads) {
+                    for t in parts.of(share(s.rows / op.stride, 1, id, threads), 1).flatten() {
                         for tap in 0..op.taps {
                             row_to(t * op.stride + tap * op.dilation, base + t * op.w.k + tap * cin);
                         }
@@ -167,7 +168,7 @@ impl<'a> Staging<'a> {
                     clear(base + s.rows / op.stride * op.w.k, base + len);
                 }
                 Way::Phases(p) => {
-                    for r in share(hist + s.rows, 1, id, threads) {
+                    for r in parts.of(share(hist + s.rows, 1, id, threads), 1).flatten() {
                         row_to(r, base + self.before(p, r % op.dilation) + r / op.dilation * cin);
                     }
                     for phase in 0..op.dilation {
@@ -176,11 +177,10 @@ impl<'a> Staging<'a> {
                     }
                 }
                 Way::InPlace => {
-                    if id == 0 && hist > 0 {
+                    if owns && id == 0 && hist > 0 {
                         copy(history, Activation::None, base);
                     }
-                    let part = share(s.rows, 1, id, threads);
-                    if !part.is_empty() {
+                    for part in parts.of(share(s.rows, 1, id, threads), 1) {
                         let from = &op.x.data[(first + part.start) * cin..(first + part.end) * cin];
                         copy(from, op.pre, base + (hist + part.start) * cin);
                     }

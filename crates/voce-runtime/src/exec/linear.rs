@@ -1,8 +1,10 @@
 //! Norm, product and epilogue as one op.
 
+use std::ops::Range;
+
 use super::{Exec, Input, Output, Shared, Target, Vector, View};
 use crate::matrix::{Format, Matrix};
-use crate::pool::share;
+use crate::pool::{Parts, share};
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
@@ -151,7 +153,7 @@ impl Exec {
             return cuda.linear(op, output);
         }
         let out = output.buffer;
-        let threads = self.pool.threads();
+        let (threads, work) = (self.pool.threads(), rows * w.kp * w.n);
         let direct = kind == OperandKind::F32 && w.kp == w.k && matches!(op.norm, Norm::None);
         // Each worker prepares its own copy when that is cheaper than a meeting.
         let alone = !direct && (threads == 1 || rows * w.k <= PREPARE_ALONE);
@@ -202,17 +204,18 @@ impl Exec {
             Product { w, operand, rows, bias: op.bias, act: op.act, store, gate, out: out.get(), out_stride }
         };
         if !direct && !alone {
-            self.pool.run(|id| {
+            self.pool.run_parts(work, |id, s, parts| {
                 let place = place(0);
-                for r in share(rows, 1, id, threads) {
+                for r in parts.of(share(rows, 1, s, threads), 1).flatten() {
                     // SAFETY: rows are split by worker; scratch was reserved above.
                     unsafe { prepare.row(kernels, r, &layout, &place, (*temp.get().add(id)).as_mut_ptr()) };
                 }
             });
         }
-        self.pool.run(|id| {
+        self.pool.run_parts(work, |id, s, parts| {
             let place = place(if alone { id } else { 0 });
-            if alone {
+            // The first share that a worker comes to is its own.
+            if alone && s == id {
                 for r in 0..rows {
                     // SAFETY: this worker's own copy.
                     unsafe { prepare.row(kernels, r, &layout, &place, (*temp.get().add(id)).as_mut_ptr()) };
@@ -220,8 +223,9 @@ impl Exec {
             }
             // SAFETY: each worker takes its own outputs and its own block of products.
             unsafe {
-                run_product(kernels, &product(&place), id, threads, (*products.get().add(id)).as_mut_ptr())
-            };
+                let products = (*products.get().add(id)).as_mut_ptr();
+                run_product(kernels, &product(&place), (s, threads), parts, products);
+            }
         });
     }
 
@@ -408,24 +412,45 @@ impl Prepare {
     }
 }
 
-/// One worker's part of a product: its share of the panels, or of the rows when those are more.
+/// One worker's parts of a share of a product: of its panels, or of its rows when those are more.
 ///
 /// # Safety
 /// The operand and output of `p` are valid; `products` has room for a block; workers have distinct ids.
 pub(super) unsafe fn run_product(
     kn: &Kernels,
     p: &Product<'_>,
-    id: usize,
-    threads: usize,
+    (id, threads): (usize, usize),
+    parts: &mut Parts<'_>,
     products: *mut f32,
 ) {
     let panels = p.w.n.div_ceil(LANES);
-    let by_rows = panels < 4 * threads && p.rows >= 16 * threads;
-    let (rows, panels) = if by_rows {
-        (share(p.rows, 32, id, threads), 0..panels)
-    } else {
-        (0..p.rows, share(panels, BLOCK_PANELS.min(panels.div_ceil(threads)), id, threads))
-    };
+    // SAFETY: as the caller vouches; parts are disjoint.
+    unsafe {
+        if panels < 4 * threads && p.rows >= 16 * threads {
+            for rows in parts.of(share(p.rows, 32, id, threads), 32) {
+                run_block(kn, p, rows, 0..panels, products);
+            }
+        } else {
+            let grain = BLOCK_PANELS.min(panels.div_ceil(threads));
+            for panels in parts.of(share(panels, grain, id, threads), grain) {
+                run_block(kn, p, 0..p.rows, panels, products);
+            }
+        }
+    }
+    (kn.release)();
+}
+
+/// Some panels of some rows of a product.
+///
+/// # Safety
+/// As for [`run_product`].
+unsafe fn run_block(
+    kn: &Kernels,
+    p: &Product<'_>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    products: *mut f32,
+) {
     let gemm = match p.w.format {
         Format::F32 => kn.gemm_f32,
         Format::Bf16 => kn.gemm_bf16,
@@ -484,5 +509,4 @@ pub(super) unsafe fn run_product(
         }
         panel += np;
     }
-    (kn.release)();
 }

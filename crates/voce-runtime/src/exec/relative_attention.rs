@@ -100,6 +100,7 @@ impl Exec {
             s.reserve_zeroed(block * (3 * width + keys) + narrow + relative_room + LANES);
         }
         let (threads, kernels) = (self.pool.threads(), self.kernels);
+        let work = 3 * rows * longest * heads * dim;
         let (qkv, spans, layer) = (op.qkv, op.spans, op.layer);
         let (positions, biases) = (op.positions, [op.content_bias, op.position_bias]);
         let storage = Shared(op.cache.base());
@@ -108,14 +109,14 @@ impl Exec {
         let temp = Shared(self.scratch.rows.as_mut_ptr());
         let scale = 1.0 / (dim as f32).sqrt();
         let value_bytes = if spec.format == KvFormat::F32 { 4 } else { 2 };
-        self.pool.run(|id| {
+        self.pool.run_parts(work, |id, s, parts| {
             // SAFETY: each worker has its own scratch.
             let temp = unsafe { &mut *temp.get().add(id) };
             let (q, temp) = temp.split_at_mut(2 * block * width);
             let (result, temp) = temp.split_at_mut(block * width);
             let (scores, temp) = temp.split_at_mut(block * keys);
             let (relative_scores, narrow) = temp.split_at_mut(relative_room);
-            for item in share(spans.len() * heads, 1, id, threads) {
+            for item in parts.of(share(spans.len() * heads, 1, s, threads), 1).flatten() {
                 let (span, head) = (&spans[item / heads], item % heads);
                 let first: usize = spans[..item / heads].iter().map(|s| s.rows).sum();
                 let start = cache.position(span.slot);
