@@ -32,7 +32,7 @@ impl Role {
             Role::Backbone => formats.backbone,
             Role::Linear => formats.linear,
             Role::Conv => formats.conv,
-            Role::Codec => formats.codec,
+            Role::Codec => formats.codec.format,
             Role::Embedding => formats.embedding,
         }
     }

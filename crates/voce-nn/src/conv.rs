@@ -33,14 +33,31 @@ pub struct Conv1dConfig {
     pub padding: Padding,
 }
 
-/// Outputs and inputs from which int8 is faster than f32: kernels pad to them.
+/// How convolutions are stored: in int8 where they are wide enough to gain by it, else in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvFormat {
+    /// The format.
+    pub format: Format,
+    /// Outputs from which on int8 is worth quantising the input.
+    pub outputs: usize,
+}
+
+/// Outputs and inputs that int8 kernels pad to.
 const INT8_SHAPE: (usize, usize) = (16, 64);
 
-/// The format for a convolution of this shape: the ones that begin or end in samples are too narrow to gain by int8, and
-/// what they would lose is heard.
-fn worthwhile(format: Format, outputs: usize, inputs: usize) -> Format {
-    let narrow = outputs < INT8_SHAPE.0 || inputs < INT8_SHAPE.1;
-    if format == Format::Int8 && narrow { Format::F32 } else { format }
+impl From<Format> for ConvFormat {
+    fn from(format: Format) -> Self {
+        Self { format, outputs: INT8_SHAPE.0 }
+    }
+}
+
+impl ConvFormat {
+    /// That of a convolution of this shape: the ones that begin or end in samples are too narrow to gain by int8, and
+    /// what they would lose is heard.
+    fn of(self, outputs: usize, inputs: usize) -> Format {
+        let narrow = outputs < self.outputs || inputs < INT8_SHAPE.1;
+        if self.format == Format::Int8 && narrow { Format::F32 } else { self.format }
+    }
 }
 
 /// A causal convolution.
@@ -52,7 +69,7 @@ pub struct Conv1d {
 
 impl Conv1d {
     /// Loads torch's `weight [outputs, inputs, kernel]` and, if present, `bias`.
-    pub fn load(l: &Loader, c: Conv1dConfig, format: Format) -> Result<Self, WeightError> {
+    pub fn load(l: &Loader, c: Conv1dConfig, format: impl Into<ConvFormat>) -> Result<Self, WeightError> {
         let rows = || {
             let values = l.tensor("weight", &[c.outputs, c.inputs, c.kernel])?;
             let mut rows = vec![0f32; values.len()];
@@ -65,7 +82,7 @@ impl Conv1d {
             }
             Ok(rows)
         };
-        let format = worthwhile(format, c.outputs, c.kernel * c.inputs);
+        let format = format.into().of(c.outputs, c.kernel * c.inputs);
         let w = l.packed("weight", format, c.outputs, c.kernel * c.inputs, rows)?;
         Ok(Self { w, bias: l.optional("bias", &[c.outputs])?.map(Vector::from), config: c })
     }
@@ -217,7 +234,7 @@ impl ConvTranspose1d {
         outputs: usize,
         kernel: usize,
         stride: usize,
-        format: Format,
+        format: impl Into<ConvFormat>,
     ) -> Result<Self, WeightError> {
         // Output row j of a step is the sum over past input rows of kernel columns j, j + stride, ...
         let taps = kernel.div_ceil(stride);
@@ -237,7 +254,7 @@ impl ConvTranspose1d {
             Ok(rows)
         };
         let bias = l.optional("bias", &[outputs])?.map(|b| b.repeat(stride).into());
-        let format = worthwhile(format, stride * outputs, taps * inputs);
+        let format = format.into().of(stride * outputs, taps * inputs);
         let w = l.packed("weight", format, stride * outputs, taps * inputs, rows)?;
         Ok(Self { w, bias, inputs, outputs, taps })
     }

@@ -12,7 +12,7 @@ mod precision;
 mod transformer;
 pub mod weights;
 
-pub use conv::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
+pub use conv::{Conv1d, Conv1dConfig, ConvFormat, ConvIo, ConvTranspose1d, DepthwiseUpsample, Padding};
 pub use cross::CrossState;
 pub use decoder::{Decoder, DecoderConfig, DecoderNames, DecoderState};
 pub use embedding::Embedding;

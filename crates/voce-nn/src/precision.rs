@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use voce_runtime::{Format, Isa, KvFormat};
 
+use crate::ConvFormat;
+
 /// The precision of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
@@ -111,7 +113,7 @@ pub struct Formats {
     /// Convolutions.
     pub conv: Format,
     /// Convolutions that make samples of a codec's latents.
-    pub codec: Format,
+    pub codec: ConvFormat,
     /// Embedding tables: f32 or bf16.
     pub embedding: Format,
     /// Keys and values.
@@ -130,9 +132,12 @@ impl Formats {
         // Without tiles a bf16 product is an f32 one that widens first: slower, and no more exact.
         let conv = if isa >= Isa::Amx { Format::Bf16 } else { Format::F32 };
         // Where registers are narrow or lack VNNI, convolutions in f32 would be the larger part of a codec's time.
+        // A byte takes longest to make where products of bytes are made by pairs, and gains least where f32 is wide.
         let codec = match isa {
-            Isa::Dotprod | Isa::I8mm | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Bw => Format::Int8,
-            Isa::Scalar | Isa::Neon | Isa::Avx512 | Isa::Amx => conv,
+            Isa::Avx2 => ConvFormat { format: Format::Int8, outputs: 64 },
+            Isa::Avx512Bw => ConvFormat { format: Format::Int8, outputs: 128 },
+            Isa::Dotprod | Isa::I8mm | Isa::AvxVnni => Format::Int8.into(),
+            Isa::Scalar | Isa::Neon | Isa::Avx512 | Isa::Amx => conv.into(),
         };
         let small = |backbone| Formats {
             backbone,
@@ -147,7 +152,7 @@ impl Formats {
                 backbone: Format::F32,
                 linear: Format::F32,
                 conv: Format::F32,
-                codec: Format::F32,
+                codec: Format::F32.into(),
                 embedding: Format::F32,
                 kv: KvFormat::F32,
             },
@@ -155,7 +160,7 @@ impl Formats {
                 backbone: Format::Bf16,
                 linear: Format::Bf16,
                 conv: Format::Bf16,
-                codec: Format::Bf16,
+                codec: Format::Bf16.into(),
                 embedding: Format::Bf16,
                 kv: KvFormat::Bf16,
             },
@@ -182,7 +187,9 @@ mod tests {
     #[test]
     fn f32_is_f32_everywhere() {
         let f = Formats::new(Precision::F32, Isa::Amx);
-        assert!([f.backbone, f.linear, f.conv, f.codec, f.embedding].iter().all(|x| *x == Format::F32));
+        assert!(
+            [f.backbone, f.linear, f.conv, f.codec.format, f.embedding].iter().all(|x| *x == Format::F32)
+        );
         assert_eq!(f.kv, KvFormat::F32);
     }
 
@@ -204,7 +211,7 @@ mod tests {
                 let f = Formats::new(precision, isa);
                 let small = matches!(precision, Precision::Int8 | Precision::Int4);
                 assert_eq!(
-                    f.codec,
+                    f.codec.format,
                     if narrow && small { Format::Int8 } else { f.conv },
                     "{precision} on {isa}"
                 );

@@ -189,7 +189,7 @@ fn figures(yardsticks: &[Yardstick], reached: &[Reached], read: f64) -> Map<Stri
         json!({
             "precision": r.precision.name(), "backbone": r.formats.backbone.name(),
             "linear": r.formats.linear.name(), "conv": r.formats.conv.name(),
-            "codec": r.formats.codec.name(),
+            "codec": r.formats.codec.format.name(),
             "frame_bytes": model.frame_bytes(&r.formats), "gmac_per_s": round(r.macs_per_s / 1e9, 1),
             "rtf_limit": round(r.rtf(model, read), 4),
         })
@@ -227,10 +227,10 @@ fn limits(yardstick: &Yardstick, reached: &[Reached], read: f64, isa: Isa) -> St
 
 /// The formats of convolutions, by name.
 pub(crate) fn convolutions(f: &Formats) -> String {
-    if f.codec == f.conv {
+    if f.codec.format == f.conv {
         return f.conv.name().to_owned();
     }
-    format!("{}, codec {}", f.conv.name(), f.codec.name())
+    format!("{}, codec {}", f.conv.name(), f.codec.format.name())
 }
 
 /// The precisions that a GPU has kernels for.

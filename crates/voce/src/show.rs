@@ -79,7 +79,7 @@ fn values(id: &str, model: &Description, built_in: Option<&embedded::Embedded>, 
         let value = json!({
             "bytes": model.resident_bytes(&f), "frame_bytes": model.frame_bytes(&f),
             "backbone": f.backbone.name(), "linear": f.linear.name(), "conv": f.conv.name(),
-            "codec": f.codec.name(),
+            "codec": f.codec.format.name(),
         });
         (p.name().to_owned(), value)
     };

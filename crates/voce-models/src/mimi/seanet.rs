@@ -1,6 +1,8 @@
 //! SEANet: stacks of causal convolutions between positions and samples.
 
-use voce_nn::{Conv1d, Conv1dConfig, ConvIo, ConvTranspose1d, Loader, Padding, Watch, WeightError};
+use voce_nn::{
+    Conv1d, Conv1dConfig, ConvFormat, ConvIo, ConvTranspose1d, Loader, Padding, Watch, WeightError,
+};
 use voce_runtime::{Activation, Buffer, ConvState, Exec, Format, Span};
 
 use super::config::{PadMode, SeanetConfig};
@@ -35,7 +37,12 @@ pub(super) struct SeanetState {
 impl Seanet {
     /// `model.N` of the decoder, from positions up to samples, in two parts: up to the first rate (few rows,
     /// most of the weights) and the rest (many rows, few weights).
-    pub(super) fn decoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<[Self; 2], WeightError> {
+    pub(super) fn decoder(
+        l: &Loader,
+        c: &SeanetConfig,
+        format: impl Into<ConvFormat>,
+    ) -> Result<[Self; 2], WeightError> {
+        let format = format.into();
         let mut b = Builder::new(l, c, format);
         let mut width = (1 << c.ratios.len()) * c.n_filters;
         b.conv(Activation::None, c.dimension, width, c.kernel_size, 1)?;
@@ -62,7 +69,7 @@ impl Seanet {
     /// `model.N` of the encoder, from samples down to positions, in two parts: many rows and few weights, and from
     /// the last stride on the rest, which begins with a convolution.
     pub(super) fn encoder(l: &Loader, c: &SeanetConfig, format: Format) -> Result<[Self; 2], WeightError> {
-        let mut b = Builder::new(l, c, format);
+        let mut b = Builder::new(l, c, format.into());
         let mut width = c.n_filters;
         b.conv(Activation::None, c.channels, width, c.kernel_size, 1)?;
         let mut first = (Vec::new(), width);
@@ -274,13 +281,13 @@ fn pair(buffers: &mut [Buffer], at: usize) -> [&mut Buffer; 2] {
 struct Builder<'a> {
     l: &'a Loader,
     c: &'a SeanetConfig,
-    format: Format,
+    format: ConvFormat,
     stages: Vec<(usize, Stage)>,
     index: usize,
 }
 
 impl<'a> Builder<'a> {
-    fn new(l: &'a Loader, c: &'a SeanetConfig, format: Format) -> Self {
+    fn new(l: &'a Loader, c: &'a SeanetConfig, format: ConvFormat) -> Self {
         Self { l, c, format, stages: Vec::new(), index: 0 }
     }
 
@@ -308,7 +315,7 @@ impl<'a> Builder<'a> {
         let l = self.l.sub("model").sub(self.index).sub("conv");
         let c = Conv1dConfig { stride, ..self.shape(inputs, outputs, kernel) };
         // One sample of three channels a row gains nothing from tiles, and keeps its precision in f32.
-        let format = if inputs * kernel < 16 { Format::F32 } else { self.format };
+        let format = if inputs * kernel < 16 { Format::F32.into() } else { self.format };
         self.push(Stage::Conv(pre, Conv1d::load(&l, c, format)?));
         Ok(())
     }

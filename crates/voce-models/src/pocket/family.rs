@@ -234,7 +234,7 @@ fn stages(lm: &FlowLm, codec: &MimiDecoder, frame_rate: f64, formats: Formats) -
         macs: codec.macs_per_frame(),
         per: Per::Frame,
         together: CODEC_GROUP,
-        format: formats.codec,
+        format: formats.codec.format,
         ..head
     };
     vec![backbone, head, codec]
