@@ -132,11 +132,11 @@ impl Formats {
         // Without tiles a bf16 product is an f32 one that widens first: slower, and no more exact.
         let conv = if isa >= Isa::Amx { Format::Bf16 } else { Format::F32 };
         // Where registers are narrow or lack VNNI, convolutions in f32 would be the larger part of a codec's time.
-        // A byte takes longest to make where products of bytes are made by pairs, and gains least where f32 is wide.
+        // Narrow ones gain nothing there by pairs of bytes and little by VNNI; a bound for all says the same samples on all.
         let codec = match isa {
-            Isa::Avx2 => ConvFormat { format: Format::Int8, outputs: 64 },
-            Isa::Avx512Bw => ConvFormat { format: Format::Int8, outputs: 128 },
-            Isa::Dotprod | Isa::I8mm | Isa::AvxVnni => Format::Int8.into(),
+            Isa::Dotprod | Isa::I8mm | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Bw => {
+                ConvFormat { format: Format::Int8, outputs: 64 }
+            }
             Isa::Scalar | Isa::Neon | Isa::Avx512 | Isa::Amx => conv.into(),
         };
         let small = |backbone| Formats {
@@ -216,6 +216,15 @@ mod tests {
                     "{precision} on {isa}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn levels_that_convolve_bytes_say_the_same_samples() {
+        for precision in Precision::ON_CPU {
+            let codecs = [Isa::Dotprod, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw]
+                .map(|isa| Formats::new(precision, isa).codec);
+            assert!(codecs.iter().all(|codec| *codec == codecs[0]), "{precision}: {codecs:?}");
         }
     }
 }
