@@ -9,7 +9,7 @@ use voce_engine::listener::{Listener, ListenerOptions};
 use voce_jobs::{Checkpoint, HearSettings, Heard, JobError, Unit, Watch, hear, open_audio};
 
 const RATE: u32 = 16_000;
-const SECONDS: u32 = 24;
+const SECONDS: u32 = 60;
 
 /// Noise that comes and goes like syllables, as a WAV file.
 fn recording(path: &Path) {
@@ -48,7 +48,8 @@ impl Watch for Interrupted {
         self.kept.lock().unwrap().len() >= self.most
     }
     fn wants_checkpoint(&self) -> bool {
-        self.looks.fetch_add(1, Ordering::Relaxed) % 7 == 6
+        // Often: a slow machine looks seldom.
+        self.looks.fetch_add(1, Ordering::Relaxed) % 2 == 1
     }
     fn keep(&self, checkpoint: &Checkpoint) {
         // As it comes back from wherever it is kept.
@@ -93,7 +94,7 @@ fn a_recording_goes_on_where_it_was() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert!(interruptions >= 2, "{interruptions}");
+    assert!(interruptions >= 2, "interrupted {interruptions} times");
     assert_eq!(got, want);
 }
 
