@@ -206,7 +206,7 @@ impl Exec {
         if quantised {
             self.pool.run_parts(work, |_, id, parts| {
                 staging.stretches(&mut |s| {
-                    let of = ByteRow { n: op.w.k, kp: op.w.kp, listed: kernels.lists(s.rows, op.w.n) };
+                    let of = ByteRow { n: op.w.k, kp: op.w.kp, doubles: kernels.doubles(s.rows, op.w.n) };
                     for r in parts.of(share(s.rows, 1, id, threads), 1).flatten() {
                         // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
                         unsafe {

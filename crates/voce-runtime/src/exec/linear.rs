@@ -8,7 +8,9 @@ use crate::pool::{Parts, share};
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{Activation, ByteRow, ByteRows, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
+use crate::simd::{
+    Activation, ByteRow, ByteRows, Doubles, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes,
+};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -300,7 +302,7 @@ struct Prepare {
     k: usize,
     kp: usize,
     kind: OperandKind,
-    listed: bool,
+    doubles: Doubles,
     act: Activation,
     swiglu: bool,
     norm: Option<NormRow>,
@@ -319,7 +321,7 @@ impl Prepare {
             k: op.w.k,
             kp: op.w.kp,
             kind,
-            listed: kernels.lists(op.rows, op.w.n),
+            doubles: kernels.doubles(op.rows, op.w.n),
             act: Activation::None,
             swiglu: matches!(op.norm, Norm::SwiGlu),
             norm: None,
@@ -400,7 +402,7 @@ impl Prepare {
                     std::slice::from_raw_parts_mut(a.cast::<u16>().add(self.k), self.kp - self.k).fill(0);
                 }
                 OperandKind::Bytes | OperandKind::SplitBytes => {
-                    let of = ByteRow { n: self.k, kp: self.kp, listed: self.listed };
+                    let of = ByteRow { n: self.k, kp: self.kp, doubles: self.doubles };
                     *place.scales.add(r) = (kn.quantize_int8)(x, of, a);
                 }
                 OperandKind::SignedBytes => {

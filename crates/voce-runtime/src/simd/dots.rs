@@ -37,6 +37,12 @@ pub trait Dots: Copy {
     unsafe fn none() -> Self::Sums;
     /// Adds four products of a prepared weight by a row's byte to every sum.
     unsafe fn dot(to: Self::Sums, w: Self, x: Self) -> Self::Sums;
+    /// Adds the products of two steps, no sum of four of which exceeds 16 bits.
+    #[inline(always)]
+    unsafe fn dot_two(to: Self::Sums, w: [Self; 2], x: [Self; 2]) -> Self::Sums {
+        // SAFETY: as the caller vouches.
+        unsafe { Self::dot(Self::dot(to, w[0], x[0]), w[1], x[1]) }
+    }
     /// The sums of what `dot` gathered.
     unsafe fn sums(of: Self::Sums) -> Self;
     /// No int4 products.

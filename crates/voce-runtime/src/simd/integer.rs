@@ -19,9 +19,10 @@ pub(super) unsafe fn weights(g: &Gemm, o: usize) -> *const u8 {
     unsafe { g.b.add(o / LANES * g.panel + o % LANES * 4) }
 }
 
-/// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both.
+/// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both; two steps `AT_ONCE` where all rows
+/// allow it.
 #[inline(always)]
-pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
+pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const AT_ONCE: bool>(
     g: &Gemm,
     row: usize,
     output: usize,
@@ -40,9 +41,9 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
         let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
         // Rows are multiples of 64 inputs long: two steps at once leave the ports of products to them.
         for pair in 0..g.k / 8 {
+            let mut w = [[V::splat(0); NR]; 2];
             for odd in [false, true] {
-                let k = 2 * pair + odd as usize;
-                let mut w = [V::splat(0); NR];
+                let (k, w) = (2 * pair + odd as usize, &mut w[odd as usize]);
                 for n in 0..NR {
                     if n * V::OUTPUTS % LANES == 0 {
                         // Behind its panel comes the one that this register takes next.
@@ -52,10 +53,21 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
                     }
                     w[n] = V::load(b[n].add(k * STEP)).prepared(odd);
                 }
+                if AT_ONCE {
+                    continue;
+                }
                 for m in 0..MR {
                     let x = V::spread(a[m].add(4 * k));
                     for n in 0..NR {
                         acc[m][n] = V::dot(acc[m][n], w[n], x);
+                    }
+                }
+            }
+            if AT_ONCE {
+                for m in 0..MR {
+                    let x = [V::spread(a[m].add(8 * pair)), V::spread(a[m].add(8 * pair + 4))];
+                    for n in 0..NR {
+                        acc[m][n] = V::dot_two(acc[m][n], [w[0][n], w[1][n]], x);
                     }
                 }
             }
@@ -75,7 +87,7 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize>(
 unsafe fn int8_block<V: Dots, const MR: usize, const NR: usize>(g: &Gemm, row: usize, output: usize) {
     // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands.
     unsafe {
-        let acc = int8_sums::<V, MR, NR>(g, row, output);
+        let acc = int8_sums::<V, MR, NR, false>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
                 let o = output + n * V::OUTPUTS;

@@ -137,6 +137,11 @@ pub struct Taps2d {
     pub bias: *const f32,
 }
 
+/// Outputs of a product from which on it pays to find out about the double steps of its rows.
+const MANY_OUTPUTS: usize = 256;
+/// Rows below which weights come from memory more slowly than they are multiplied.
+const SEVERAL_ROWS: usize = 4;
+
 /// What `quantize_int8` writes and int8 products read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRows {
@@ -155,8 +160,19 @@ pub struct ByteRow {
     pub n: usize,
     /// Bytes, of which those behind the values stand for zeros.
     pub kp: usize,
-    /// Whether a split row lists its double steps.
-    pub listed: bool,
+    /// What a split row finds out about its double steps.
+    pub doubles: Doubles,
+}
+
+/// What a split row finds out about which products of two steps can be added in 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubles {
+    /// Nothing: it costs more than it saves.
+    Unknown,
+    /// Whether all can, once a few inputs are taken out.
+    All,
+    /// That, and if not all, which.
+    Each,
 }
 
 /// Epilogue of `m` rows by `n` values.
@@ -186,8 +202,8 @@ pub struct Kernels {
     pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
     /// Row to bytes as `byte_rows` says.
     pub quantize_int8: unsafe fn(*const f32, ByteRow, *mut u8) -> f32,
-    /// Rows and outputs of an int8 product from which on its rows are listed.
-    pub listed_from: (usize, usize),
+    /// Rows of an int8 product from which on it pays to know each double step of a split row.
+    pub doubles_from: usize,
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of a block of rows.
@@ -324,7 +340,7 @@ macro_rules! table {
             map: $module::map,
             map_bf16: $module::map_bf16,
             quantize_int8: $module::quantize_int8,
-            listed_from: (usize::MAX, 0),
+            doubles_from: usize::MAX,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
             release: || (),
@@ -348,7 +364,7 @@ static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, q
 static AVX2: Kernels = Kernels {
     byte_rows: ByteRows::Split,
     quantize_int8: split::quantize,
-    listed_from: (x86_products::MANY_ROWS, x86_products::MANY_OUTPUTS),
+    doubles_from: x86_products::MANY_ROWS,
     ..table!(Isa::Avx2, avx2, x86_products::int8_avx2, x86_products::int4_avx2)
 };
 #[cfg(target_arch = "x86_64")]
@@ -391,9 +407,13 @@ static DOTPROD: Kernels = neon_table!(Isa::Dotprod, int8_dotprod, int4_dotprod);
 static I8MM: Kernels = neon_table!(Isa::I8mm, int8_i8mm, int4_i8mm);
 
 impl Kernels {
-    /// Whether rows of an int8 product of this size are listed.
-    pub fn lists(&self, rows: usize, outputs: usize) -> bool {
-        rows >= self.listed_from.0 && outputs >= self.listed_from.1
+    /// What is worth knowing about the double steps of `rows` for so many outputs.
+    pub fn doubles(&self, rows: usize, outputs: usize) -> Doubles {
+        match outputs {
+            MANY_OUTPUTS.. if rows >= self.doubles_from => Doubles::Each,
+            MANY_OUTPUTS.. if rows >= SEVERAL_ROWS => Doubles::All,
+            _ => Doubles::Unknown,
+        }
     }
 }
 

@@ -201,7 +201,10 @@ mod tests {
                     let forms = match kn.byte_rows {
                         ByteRows::Biased => vec![biased.clone()],
                         ByteRows::Signed => vec![biased.iter().map(|b| b ^ 0x80).collect()],
-                        ByteRows::Split => vec![split_rows(&biased, k, false), split_rows(&biased, k, true)],
+                        // With or without lists; no row takes its steps two at a time, some do, or all.
+                        ByteRows::Split => (0..6)
+                            .map(|form| split_rows(&biased, k, form >= 3, |row| row % 2 < form % 3))
+                            .collect(),
                     };
                     for rows in forms {
                         case.rows = rows;
@@ -213,18 +216,19 @@ mod tests {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn split_rows(biased: &[u8], k: usize, listed: bool) -> Vec<u8> {
+    fn split_rows(biased: &[u8], k: usize, listed: bool, at_once: impl Fn(usize) -> bool) -> Vec<u8> {
         use crate::simd::split::split;
         let row = crate::simd::split::row_bytes(k);
         let mut rows = vec![0u8; biased.len() / k * row];
-        for (from, to) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)) {
+        for (at, (from, to)) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)).enumerate() {
             let signed: Vec<i8> = from.iter().map(|b| (b ^ 0x80) as i8).collect();
             // SAFETY: a table that takes split rows belongs to a CPU with AVX2; the row has room for its rest.
             unsafe {
-                if listed {
-                    split::<true>(&signed, to.as_mut_ptr());
-                } else {
-                    split::<false>(&signed, to.as_mut_ptr());
+                match (listed, at_once(at)) {
+                    (false, false) => split::<false, false>(&signed, to.as_mut_ptr()),
+                    (false, true) => split::<false, true>(&signed, to.as_mut_ptr()),
+                    (true, false) => split::<true, false>(&signed, to.as_mut_ptr()),
+                    (true, true) => split::<true, true>(&signed, to.as_mut_ptr()),
                 }
             }
         }
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn split_rows(biased: &[u8], _: usize, _: bool) -> Vec<u8> {
+    fn split_rows(biased: &[u8], _: usize, _: bool, _: impl Fn(usize) -> bool) -> Vec<u8> {
         biased.to_vec()
     }
 

@@ -7,16 +7,18 @@
 //!
 //! Products of an even step and the odd one after it may be added in 16 bits before they are widened, if the sum over the pairs
 //! of both stays within 128 too. Most do; those of one sign, which is what an activation leaves, cancel there, because inputs of
-//! odd steps are negated. A row of a large product lists which of its double steps can be taken at once, and which step by step.
+//! odd steps are negated. Where the magnitudes of a row are small beside its largest, what is beyond 128 is taken out too, and
+//! all double steps are taken at once; a row of many for which that would be too much lists which can be, and which are taken
+//! step by step.
 //!
 //! A row of `k` inputs is `k` signed bytes, a [`Rest`], a [`Part`] for every 256 inputs, and what was taken out: the numbers of
 //! the steps, the magnitudes, and the signs, with room for all steps in each of the three.
 
 use std::arch::x86_64::*;
 
-use super::ByteRow;
-use super::vector::row_scale;
+use super::vector::row_magnitudes;
 use super::x86::Avx2;
+use super::{ByteRow, Doubles};
 
 /// The largest sum of inputs of one sign that unsigned weights can multiply in 16 bits: 128 * 255 < 2^15.
 const LARGEST_SUM: i16 = 128;
@@ -24,6 +26,10 @@ const LARGEST_SUM: i16 = 128;
 pub const PART: usize = 256;
 /// Inputs that are split at once.
 const BLOCK: usize = 32;
+
+/// Mean magnitude of a row, over its largest, up to which all its double steps are taken at once: up to a fifth of them has
+/// something taken out then, which costs less than it saves.
+const SMALL: f32 = 0.22;
 
 /// Bytes of a row of `k` inputs.
 pub fn row_bytes(k: usize) -> usize {
@@ -40,6 +46,8 @@ pub struct Rest {
     pub taken: u32,
     /// Whether the parts are written.
     pub listed: bool,
+    /// Whether every double step can be taken at once.
+    pub at_once: bool,
 }
 
 /// The double steps of up to 256 inputs, numbered from the first of them.
@@ -158,7 +166,7 @@ impl Splitter {
 
     /// Splits the block of signed bytes whose first is `at`; none is -128.
     #[inline(always)]
-    unsafe fn block<const LISTS: bool>(&mut self, x: __m256i, at: usize) {
+    unsafe fn block<const LISTS: bool, const AT_ONCE: bool>(&mut self, x: __m256i, at: usize) {
         // SAFETY: the block is inside the row. Before it there was no more than one entry a step, and a double step for eight
         // inputs of its part: what is written whole registers at a time stays inside their lists.
         unsafe {
@@ -170,19 +178,33 @@ impl Splitter {
             let minus = _mm256_sub_epi8(plus, x);
             let (up, down) = (_mm256_maddubs_epi16(plus, bytes), _mm256_maddubs_epi16(minus, bytes));
             let (high, low) = (_mm256_cmpgt_epi16(up, limit), _mm256_cmpgt_epi16(down, limit));
-            let large = _mm256_or_si256(high, low);
             // A pair that is too large has one sign: the other's bytes are zero.
-            let kept = _mm256_andnot_si256(large, x);
+            let mut out = _mm256_or_si256(high, low);
+            let mut negative = low;
+            // What the pairs that stay have in both steps.
+            let (up, down) = (_mm256_andnot_si256(high, up), _mm256_andnot_si256(low, down));
+            let up = _mm256_add_epi16(up, _mm256_shuffle_epi32::<0b10_11_00_01>(up));
+            let down = _mm256_add_epi16(down, _mm256_shuffle_epi32::<0b10_11_00_01>(down));
+            if AT_ONCE {
+                // Too much on one side: an odd step gives what it has above zero, an even one what it has below.
+                let above = _mm256_and_si256(_mm256_cmpgt_epi16(up, limit), odd);
+                let below = _mm256_andnot_si256(odd, _mm256_cmpgt_epi16(down, limit));
+                let above_bytes = _mm256_and_si256(above, _mm256_cmpgt_epi8(x, zero));
+                let below_bytes = _mm256_and_si256(below, _mm256_cmpgt_epi8(zero, x));
+                out = _mm256_or_si256(out, _mm256_or_si256(above_bytes, below_bytes));
+                negative = _mm256_or_si256(negative, below);
+            }
+            let kept = _mm256_andnot_si256(out, x);
             _mm256_storeu_si256(self.row.at.add(at).cast_mut().cast(), kept);
             let offsets = _mm256_add_epi8(_mm256_set1_epi8(-128), odd);
             let sums = _mm256_madd_epi16(_mm256_maddubs_epi16(offsets, kept), ones);
             self.sums = _mm256_add_epi32(self.sums, sums);
 
-            let whole = _mm256_cmpeq_epi32(large, zero);
+            let whole = _mm256_cmpeq_epi32(out, zero);
             let some = !_mm256_movemask_ps(_mm256_castsi256_ps(whole)) as usize & 0xff;
             let steps = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(SET[some] as i64));
-            let magnitudes = _mm256_and_si256(large, _mm256_or_si256(plus, minus));
-            let signs = _mm256_sign_epi16(_mm256_or_si256(low, ones), _mm256_or_si256(odd, ones));
+            let magnitudes = _mm256_and_si256(out, _mm256_or_si256(plus, minus));
+            let signs = _mm256_sign_epi16(_mm256_or_si256(negative, ones), _mm256_or_si256(odd, ones));
             let (list, all) = (self.row.list().add(self.taken).cast_mut(), self.row.k / 4);
             let numbers = _mm256_add_epi32(steps, _mm256_set1_epi32((at / 4) as i32));
             _mm256_storeu_si256(list.cast(), numbers);
@@ -191,12 +213,9 @@ impl Splitter {
             self.taken += some.count_ones() as usize;
 
             if LISTS {
-                let (up, down) = (_mm256_andnot_si256(high, up), _mm256_andnot_si256(low, down));
-                let up = _mm256_add_epi16(up, _mm256_shuffle_epi32::<0b10_11_00_01>(up));
-                let down = _mm256_add_epi16(down, _mm256_shuffle_epi32::<0b10_11_00_01>(down));
                 let beyond = _mm256_cmpgt_epi16(_mm256_max_epi16(up, down), limit);
                 let within = _mm256_castsi256_pd(_mm256_cmpeq_epi64(beyond, zero));
-                self.list(_mm256_movemask_pd(within) as usize, at);
+                self.list(if AT_ONCE { 15 } else { _mm256_movemask_pd(within) as usize }, at);
             }
         }
     }
@@ -223,12 +242,12 @@ impl Splitter {
     }
 
     #[inline(always)]
-    unsafe fn finish(self, listed: bool) {
+    unsafe fn finish(self, listed: bool, at_once: bool) {
         // SAFETY: the rest stands behind the bytes.
         unsafe {
             let mut sums = [0i32; 8];
             _mm256_storeu_si256(sums.as_mut_ptr().cast(), self.sums);
-            let rest = Rest { sum: sums.iter().sum(), taken: self.taken as u32, listed };
+            let rest = Rest { sum: sums.iter().sum(), taken: self.taken as u32, listed, at_once };
             self.row.at.add(self.row.k).cast_mut().cast::<Rest>().write_unaligned(rest);
         }
     }
@@ -255,21 +274,26 @@ unsafe fn bytes_of(x: *const f32, scale: __m256) -> __m256i {
 unsafe fn quantize_split<const LISTS: bool>(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
     // SAFETY: blocks stay inside the row, and those that begin inside of `x` are read to its end.
     unsafe {
-        let scale = row_scale::<Avx2>(x, of.n);
+        let (largest, sum) = row_magnitudes::<Avx2>(x, of.n);
+        let scale = largest / 127.0;
         let by = _mm256_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
         let mut splitter = Splitter::new(out, of.kp);
-        let mut at = 0;
-        while at + BLOCK <= of.n {
-            splitter.block::<LISTS>(bytes_of(x.add(at), by), at);
-            at += BLOCK;
-        }
-        while at < of.kp {
+        let at_once = of.doubles != Doubles::Unknown && sum <= SMALL * largest * of.n as f32;
+        for at in (0..of.kp).step_by(BLOCK) {
             let mut last = [0f32; BLOCK];
-            std::ptr::copy_nonoverlapping(x.add(at.min(of.n)), last.as_mut_ptr(), of.n.saturating_sub(at));
-            splitter.block::<LISTS>(bytes_of(last.as_ptr(), by), at);
-            at += BLOCK;
+            let mut from = x.wrapping_add(at);
+            if at + BLOCK > of.n {
+                let left = of.n.saturating_sub(at);
+                std::ptr::copy_nonoverlapping(from, last.as_mut_ptr(), left);
+                from = last.as_ptr();
+            }
+            if at_once {
+                splitter.block::<LISTS, true>(bytes_of(from, by), at);
+            } else {
+                splitter.block::<LISTS, false>(bytes_of(from, by), at);
+            }
         }
-        splitter.finish(LISTS);
+        splitter.finish(LISTS, at_once);
         scale
     }
 }
@@ -282,23 +306,27 @@ unsafe fn quantize_split<const LISTS: bool>(x: *const f32, of: ByteRow, out: *mu
 pub unsafe fn quantize(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
     // SAFETY: as the caller vouches.
     unsafe {
-        if of.listed { quantize_split::<true>(x, of, out) } else { quantize_split::<false>(x, of, out) }
+        match of.doubles {
+            Doubles::Each => quantize_split::<true>(x, of, out),
+            Doubles::All | Doubles::Unknown => quantize_split::<false>(x, of, out),
+        }
     }
 }
 
-/// Splits signed bytes, a multiple of 64 of them and none -128, with its parts if `LISTS`.
+/// Splits signed bytes, a multiple of 64 of them and none -128, as a row that lists its steps or takes all two at a time.
 ///
 /// # Safety
 /// AVX2; `row` has room for [`row_bytes`].
 #[cfg(test)]
 #[target_feature(enable = "avx2")]
-pub unsafe fn split<const LISTS: bool>(bytes: &[i8], row: *mut u8) {
+pub unsafe fn split<const LISTS: bool, const AT_ONCE: bool>(bytes: &[i8], row: *mut u8) {
     // SAFETY: blocks stay inside the bytes.
     unsafe {
         let mut splitter = Splitter::new(row, bytes.len());
         for at in (0..bytes.len()).step_by(BLOCK) {
-            splitter.block::<LISTS>(_mm256_loadu_si256(bytes.as_ptr().add(at).cast()), at);
+            let x = _mm256_loadu_si256(bytes.as_ptr().add(at).cast());
+            splitter.block::<LISTS, AT_ONCE>(x, at);
         }
-        splitter.finish(LISTS);
+        splitter.finish(LISTS, AT_ONCE);
     }
 }

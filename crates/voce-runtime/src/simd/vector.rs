@@ -176,15 +176,26 @@ pub unsafe fn map_row_bf16<V: F32s>(x: *const f32, n: usize, act: Activation, ou
     }
 }
 
-/// Largest magnitude of a row, and the scale that maps it to 127.
+/// The largest of a row's magnitudes, and their sum.
 #[inline(always)]
-pub(super) unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
+pub(super) unsafe fn row_magnitudes<V: F32s>(x: *const f32, n: usize) -> (f32, f32) {
     // SAFETY: chunks stay in 0..n.
     unsafe {
-        let mut m = V::splat(0.0);
-        chunks!(n, |i, len| m = m.max(load::<V>(x.add(i), len).abs()));
-        m.hmax() / 127.0
+        let (mut largest, mut sum) = (V::splat(0.0), V::splat(0.0));
+        chunks!(n, |i, len| {
+            let magnitudes = load::<V>(x.add(i), len).abs();
+            largest = largest.max(magnitudes);
+            sum = sum.add(magnitudes);
+        });
+        (largest.hmax(), sum.sum())
     }
+}
+
+/// The scale that maps the largest magnitude of a row to 127.
+#[inline(always)]
+unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
+    // SAFETY: as the caller vouches.
+    unsafe { row_magnitudes::<V>(x, n).0 / 127.0 }
 }
 
 /// Quantises a row to biased bytes, pads to `kp` with the zero point, and returns the scale.

@@ -15,8 +15,6 @@ use super::dots::Dots;
 /// As for [`Dots`].
 #[allow(clippy::missing_safety_doc)] // the contract above holds for every method
 pub trait SplitDots: Dots<Sums = Self> {
-    /// Adds the products of two steps, no sum of four of which exceeds 16 bits.
-    unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self;
     /// Adds products of bytes, no pair of which exceeds 16 bits, each pair times its 16 bits of `signs`.
     unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self;
     /// Stores a register.
@@ -204,6 +202,13 @@ macro_rules! madd {
                 unsafe { $name($add32(to.0, $madd($maddubs(w.0, x.0), $set1(1)))) }
             }
             #[inline(always)]
+            unsafe fn dot_two(to: Self, w: [Self; 2], x: [Self; 2]) -> Self {
+                unsafe {
+                    let pairs = $add16($maddubs(w[0].0, x[0].0), $maddubs(w[1].0, x[1].0));
+                    $name($add32(to.0, $madd(pairs, $set1(1))))
+                }
+            }
+            #[inline(always)]
             unsafe fn dot_small(to: Self, w: Self, x: Self) -> Self {
                 // Eight pairs of at most 2 * 15 * 128 fit in 16 bits.
                 unsafe { $name($add16(to.0, $maddubs(w.0, x.0))) }
@@ -215,13 +220,6 @@ macro_rules! madd {
         }
 
         impl SplitDots for $name {
-            #[inline(always)]
-            unsafe fn dot_two(self, w: [Self; 2], x: [Self; 2]) -> Self {
-                unsafe {
-                    let pairs = $add16($maddubs(w[0].0, x[0].0), $maddubs(w[1].0, x[1].0));
-                    $name($add32(self.0, $madd(pairs, $set1(1))))
-                }
-            }
             #[inline(always)]
             unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self {
                 unsafe { $name($add32(self.0, $madd($maddubs(u.0, s.0), signs.0))) }

@@ -12,11 +12,9 @@ use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
 const WAITING: usize = 4 * LANES;
 /// Rows that they wait in.
 const WAITING_ROWS: usize = 64;
-/// Listed rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits. In 512
-/// bit blocks of eight rows are as fast, whose weights are read once.
+/// Listed rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits where
+/// the lists allow it. In 512 bit blocks of eight rows are as fast, whose weights are read once.
 pub(super) const MANY_ROWS: usize = 24;
-/// Outputs of a product for which it pays to list the double steps of its rows.
-pub(super) const MANY_OUTPUTS: usize = 256;
 
 /// Sums of bytes alone, `WAITING` for each row.
 #[repr(align(64))]
@@ -29,7 +27,7 @@ struct Ready([MaybeUninit<u8>; WAITING * PART]);
 /// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
 /// as they are read.
 #[inline(always)]
-unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
+unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONCE: bool>(
     g: &Gemm,
     row: usize,
     output: usize,
@@ -37,7 +35,7 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize>(
 ) {
     // SAFETY: as for `int8_sums`; `to` has room for the block.
     unsafe {
-        let acc = int8_sums::<V, MR, NR>(g, row, output);
+        let acc = int8_sums::<V, MR, NR, AT_ONCE>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
                 acc[m][n].store(to.add(m * WAITING + n * V::OUTPUTS));
@@ -73,7 +71,7 @@ unsafe fn part_row<V: SplitDots, const NR: usize>(
             let b = ready.add(double * 2 * step);
             let x = [V::spread(a.add(8 * double)), V::spread(a.add(8 * double + 4))];
             for n in 0..NR {
-                acc[n] = acc[n].dot_two([V::load(b.add(n * bytes)), V::load(b.add(step + n * bytes))], x);
+                acc[n] = V::dot_two(acc[n], [V::load(b.add(n * bytes)), V::load(b.add(step + n * bytes))], x);
             }
         }
         for i in 0..doubles - at_once {
@@ -122,7 +120,7 @@ unsafe fn finish_split<V: SplitDots, const NR: usize>(g: &Gemm, row: usize, outp
 
 /// The sums of rows `first..first + rows` by `width` outputs from `o` on, in blocks of rows.
 #[inline(always)]
-unsafe fn few_rows<V: SplitDots>(
+unsafe fn few_rows<V: SplitDots, const AT_ONCE: bool>(
     g: &Gemm,
     (first, rows): (usize, usize),
     (o, width): (usize, usize),
@@ -133,7 +131,9 @@ unsafe fn few_rows<V: SplitDots>(
         let mut at = 0;
         while at < width {
             let nr = match rows {
-                1 if width == WAITING => WAITING / V::OUTPUTS,
+                1 if width == WAITING && !AT_ONCE => WAITING / V::OUTPUTS,
+                // Two steps at once need twice the weights in registers, of which these have half as many.
+                _ if V::OUTPUTS < LANES && AT_ONCE => 1,
                 _ if V::OUTPUTS < LANES || width - at > LANES => 2,
                 _ => 1,
             };
@@ -141,21 +141,22 @@ unsafe fn few_rows<V: SplitDots>(
             while r < rows {
                 let (to, row, output) = (sums.add(r * WAITING + at), first + r, o + at);
                 let mr = match rows - r {
-                    8.. if V::OUTPUTS == LANES && nr == 2 => 8,
+                    8.. if nr * V::OUTPUTS == 2 * LANES || nr * V::OUTPUTS < LANES => 8,
                     4.. => 4,
                     2.. => 2,
                     _ => 1,
                 };
                 match (mr, nr) {
-                    (8, _) => few_block::<V, 8, 2>(g, row, output, to),
-                    (4, 1) => few_block::<V, 4, 1>(g, row, output, to),
-                    (4, _) => few_block::<V, 4, 2>(g, row, output, to),
-                    (2, 1) => few_block::<V, 2, 1>(g, row, output, to),
-                    (2, _) => few_block::<V, 2, 2>(g, row, output, to),
-                    (_, 8) => few_block::<V, 1, 8>(g, row, output, to),
-                    (_, 4) => few_block::<V, 1, 4>(g, row, output, to),
-                    (_, 2) => few_block::<V, 1, 2>(g, row, output, to),
-                    _ => few_block::<V, 1, 1>(g, row, output, to),
+                    (8, 1) if V::OUTPUTS < LANES => few_block::<V, 8, 1, AT_ONCE>(g, row, output, to),
+                    (8, _) => few_block::<V, 8, 2, AT_ONCE>(g, row, output, to),
+                    (4, 1) => few_block::<V, 4, 1, AT_ONCE>(g, row, output, to),
+                    (4, _) => few_block::<V, 4, 2, AT_ONCE>(g, row, output, to),
+                    (2, 1) => few_block::<V, 2, 1, AT_ONCE>(g, row, output, to),
+                    (2, _) => few_block::<V, 2, 2, AT_ONCE>(g, row, output, to),
+                    (_, 8) => few_block::<V, 1, 8, AT_ONCE>(g, row, output, to),
+                    (_, 4) => few_block::<V, 1, 4, AT_ONCE>(g, row, output, to),
+                    (_, 2) => few_block::<V, 1, 2, AT_ONCE>(g, row, output, to),
+                    _ => few_block::<V, 1, 1, AT_ONCE>(g, row, output, to),
                 }
                 r += mr;
             }
@@ -220,15 +221,19 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
         let end = g.panels * LANES;
         let mut o = 0;
         while o < end {
-            let width = (end - o).min(WAITING);
+            // Of several rows, what was taken out finds the weights of two panels in the first-level cache.
+            let most = if V::OUTPUTS == LANES && g.m > 1 { 2 * LANES } else { WAITING };
+            let width = (end - o).min(most);
             let mut first = 0;
             while first < g.m {
                 // Half of the rows' sums lie in the first-level cache beside weights in blocks.
                 let most = if V::OUTPUTS == LANES { WAITING_ROWS / 2 } else { WAITING_ROWS };
                 let rows = (g.m - first).min(most);
-                let listed = SplitRow { at: g.a.add(first * g.lda), k: g.k }.rest().listed;
-                if V::OUTPUTS == LANES || rows < MANY_ROWS || !listed {
-                    few_rows::<V>(g, (first, rows), (o, width), sums);
+                let rest = |r: usize| SplitRow { at: g.a.add((first + r) * g.lda), k: g.k }.rest();
+                if (0..rows).all(|r| rest(r).at_once) {
+                    few_rows::<V, true>(g, (first, rows), (o, width), sums);
+                } else if V::OUTPUTS == LANES || rows < MANY_ROWS || !rest(0).listed {
+                    few_rows::<V, false>(g, (first, rows), (o, width), sums);
                 } else if width == WAITING {
                     many_rows::<V, 8>(g, first, rows, o, sums);
                 } else {
@@ -240,18 +245,15 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
                 }
                 for r in 0..rows {
                     let (row, from) = (first + r, sums.add(r * WAITING).cast_const());
-                    if width == WAITING {
-                        if V::OUTPUTS < LANES {
-                            finish_split::<V, 8>(g, row, o, from);
-                        } else {
-                            finish_split::<V, 4>(g, row, o, from);
+                    match width / V::OUTPUTS {
+                        8 => finish_split::<V, 8>(g, row, o, from),
+                        4 => finish_split::<V, 4>(g, row, o, from),
+                        2 => finish_split::<V, 2>(g, row, o, from),
+                        _ => {
+                            for at in (0..width).step_by(V::OUTPUTS) {
+                                finish_split::<V, 1>(g, row, o + at, from.add(at));
+                            }
                         }
-                        continue;
-                    }
-                    let mut at = 0;
-                    while at < width {
-                        finish_split::<V, 1>(g, row, o + at, from.add(at));
-                        at += V::OUTPUTS;
                     }
                 }
                 first += rows;
