@@ -111,6 +111,8 @@ impl Tile {
             b_sum: std::ptr::null(),
             a_sums: std::ptr::null(),
             accumulate: false,
+            to: std::ptr::null(),
+            ldt: 0,
         };
         for (index, ring, len) in runs() {
             g.panels = len / LANES;
@@ -204,6 +206,8 @@ impl Tile {
                 b_sum: std::ptr::null(),
                 a_sums: std::ptr::null(),
                 accumulate: false,
+                to: std::ptr::null(),
+                ldt: 0,
             });
         }
         for r in 0..rows {

@@ -474,6 +474,7 @@ unsafe fn run_block(
             let m = BLOCK_ROWS.min(rows.end - row);
             // SAFETY: offsets follow the packed layout; rows and panels are in range.
             unsafe {
+                let out = Rows { at: p.out.add(row * p.out_stride + n0), stride: p.out_stride };
                 gemm(&Gemm {
                     a: p.operand.a.add(row * p.operand.lda),
                     lda: p.operand.lda,
@@ -493,6 +494,8 @@ unsafe fn run_block(
                     b_sum: p.w.sums.as_ptr().wrapping_add(n0),
                     a_sums: p.operand.sums.wrapping_add(row * groups),
                     accumulate: false,
+                    to: out.at,
+                    ldt: out.stride,
                 });
                 let gate = match p.gate {
                     Some((g, stride)) => Rows { at: g.get().cast_const().add(row * stride + n0), stride },
@@ -504,7 +507,6 @@ unsafe fn run_block(
                     store: p.store,
                     gate,
                 };
-                let out = Rows { at: p.out.add(row * p.out_stride + n0), stride: p.out_stride };
                 (kn.epilogue)(Rows { at: products.cast_const(), stride: ldc }, m, n, &e, out);
             }
             row += m;

@@ -36,6 +36,10 @@ pub struct Gemm {
     pub a_sums: *const i32,
     /// Float formats only: continue from what C holds instead of from zero.
     pub accumulate: bool,
+    /// Where C goes from here, to be asked for ahead; null where that is not known.
+    pub to: *const f32,
+    /// Distance between its rows, in values.
+    pub ldt: usize,
 }
 
 /// How weights of a panel are read.

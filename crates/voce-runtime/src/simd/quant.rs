@@ -155,6 +155,8 @@ mod tests {
                 b_sum: self.weight_sums.as_ptr(),
                 a_sums: self.group_sums.as_ptr(),
                 accumulate: false,
+                to: std::ptr::null(),
+                ldt: 0,
             };
             // SAFETY: the operands have the sizes that `g` states, and the CPU has the instructions of `kn`.
             unsafe { if int8 { (kn.gemm_int8)(&g) } else { (kn.gemm_int4)(&g) } };

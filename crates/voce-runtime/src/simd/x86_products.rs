@@ -24,6 +24,20 @@ struct Sums([MaybeUninit<i32>; WAITING * WAITING_ROWS]);
 #[repr(align(64))]
 struct Ready([MaybeUninit<u8>; WAITING * PART]);
 
+/// Asks for `width` values of a row from `output` on in the place where the results go: rows of a wide buffer are pages apart,
+/// where nothing is fetched ahead otherwise, and who writes them there would wait. Those of few rows are in the caches.
+#[inline(always)]
+unsafe fn ask_for_outputs<V: SplitDots>(g: &Gemm, row: usize, (output, width): (usize, usize)) {
+    if g.to.is_null() || g.m < MANY_ROWS {
+        return;
+    }
+    let to = g.to.wrapping_add(row * g.ldt + output);
+    for line in (0..width).step_by(LANES) {
+        // SAFETY: what is asked for need not be valid.
+        unsafe { V::prefetch_near(to.wrapping_add(line).cast()) };
+    }
+}
+
 /// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
 /// as they are read.
 #[inline(always)]
@@ -35,6 +49,9 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONC
 ) {
     // SAFETY: as for `int8_sums`; `to` has room for the block.
     unsafe {
+        for m in 0..MR {
+            ask_for_outputs::<V>(g, row + m, (output, NR * V::OUTPUTS));
+        }
         let acc = int8_sums::<V, MR, NR, AT_ONCE>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
@@ -199,6 +216,9 @@ unsafe fn many_rows<V: SplitDots, const NR: usize>(
             for r in 0..rows {
                 for line in panels * steps * r / rows..panels * steps * (r + 1) / rows {
                     V::prefetch_near(next.wrapping_add(line / steps * g.panel + line % steps * STEP));
+                }
+                if p == 0 {
+                    ask_for_outputs::<V>(g, first + r, (o, NR * V::OUTPUTS));
                 }
                 let a = g.a.add((first + r) * g.lda);
                 let part = SplitRow { at: a, k: g.k }.parts().add(p);
