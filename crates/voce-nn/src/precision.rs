@@ -175,6 +175,9 @@ impl Formats {
 mod tests {
     use super::*;
 
+    /// Levels whose codecs convolve bytes.
+    const BYTES: [Isa; 5] = [Isa::Dotprod, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw];
+
     #[test]
     fn names_round_trip() {
         for p in Precision::ON_CPU.into_iter().chain(Precision::ON_GPU) {
@@ -206,7 +209,7 @@ mod tests {
     #[test]
     fn codecs_convolve_bytes_only_where_floats_are_slow_and_bytes_were_asked_for() {
         for isa in Isa::ALL {
-            let narrow = [Isa::Dotprod, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw].contains(&isa);
+            let narrow = BYTES.contains(&isa);
             for precision in Precision::ON_CPU {
                 let f = Formats::new(precision, isa);
                 let small = matches!(precision, Precision::Int8 | Precision::Int4);
@@ -222,8 +225,7 @@ mod tests {
     #[test]
     fn levels_that_convolve_bytes_say_the_same_samples() {
         for precision in Precision::ON_CPU {
-            let codecs = [Isa::Dotprod, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Bw]
-                .map(|isa| Formats::new(precision, isa).codec);
+            let codecs = BYTES.map(|isa| Formats::new(precision, isa).codec);
             assert!(codecs.iter().all(|codec| *codec == codecs[0]), "{precision}: {codecs:?}");
         }
     }

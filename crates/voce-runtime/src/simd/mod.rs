@@ -407,7 +407,7 @@ static DOTPROD: Kernels = neon_table!(Isa::Dotprod, int8_dotprod, int4_dotprod);
 static I8MM: Kernels = neon_table!(Isa::I8mm, int8_i8mm, int4_i8mm);
 
 impl Kernels {
-    /// What is worth knowing about the double steps of `rows` for so many outputs.
+    /// What split rows find out about their double steps for a product of this size.
     pub fn doubles(&self, rows: usize, outputs: usize) -> Doubles {
         match outputs {
             MANY_OUTPUTS.. if rows >= self.doubles_from => Doubles::Each,

@@ -242,17 +242,21 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
         let mut o = 0;
         while o < end {
             // Of several rows, what was taken out finds the weights of two panels in the first-level cache.
-            let most = if V::OUTPUTS == LANES && g.m > 1 { 2 * LANES } else { WAITING };
-            let width = (end - o).min(most);
+            let widest = if V::OUTPUTS == LANES && g.m > 1 { 2 * LANES } else { WAITING };
+            let width = (end - o).min(widest);
             let mut first = 0;
             while first < g.m {
                 // Half of the rows' sums lie in the first-level cache beside weights in blocks.
                 let most = if V::OUTPUTS == LANES { WAITING_ROWS / 2 } else { WAITING_ROWS };
                 let rows = (g.m - first).min(most);
-                let rest = |r: usize| SplitRow { at: g.a.add((first + r) * g.lda), k: g.k }.rest();
-                if (0..rows).all(|r| rest(r).at_once) {
+                let (mut at_once, mut listed) = (true, rows >= MANY_ROWS);
+                for r in first..first + rows {
+                    let rest = SplitRow { at: g.a.add(r * g.lda), k: g.k }.rest();
+                    (at_once, listed) = (at_once & rest.at_once, listed & rest.listed);
+                }
+                if at_once {
                     few_rows::<V, true>(g, (first, rows), (o, width), sums);
-                } else if V::OUTPUTS == LANES || rows < MANY_ROWS || !rest(0).listed {
+                } else if V::OUTPUTS == LANES || !listed {
                     few_rows::<V, false>(g, (first, rows), (o, width), sums);
                 } else if width == WAITING {
                     many_rows::<V, 8>(g, first, rows, o, sums);
