@@ -10,13 +10,14 @@ use super::CudaError;
 use super::driver::{Address, Driver, Product, ProductKind, Stream};
 use super::nvidia::{Events, Nvidia, WORKSPACE, check, out_of_memory};
 
-/// Rows from which the algorithms of a product are tried against each other, those of the class that share one.
-const TRIED_ROWS: u32 = 128;
+/// Rows from which the algorithms of a product are tried against each other, as the class counts them that shares one.
+const TRIED_ROWS: u32 = 80;
 /// Algorithms that are tried, and runs of each that are timed.
 const TRIED: usize = 12;
 const TRIES: usize = 5;
-/// Times the best time so far below which another algorithm is better.
+/// Times the best time so far below which another algorithm is better, and above which one is not tried again.
 const WORTH: f32 = 0.98;
+const HOPELESS: f32 = 1.2;
 /// Bytes that are written before each of these runs: a step finds its weights in memory, not in the cache.
 const COLD: usize = 96 << 20;
 /// `CUBLAS_OP_T`.
@@ -47,9 +48,15 @@ impl ProductKey {
 
     /// The same for all numbers of rows that share an algorithm.
     fn coarse(mut self) -> Self {
-        self.dims[0] = self.dims[0].next_power_of_two();
+        self.dims[0] = class_of(self.dims[0]);
         self
     }
+}
+
+/// The most rows of the class that `rows` belong to: four classes from one power of two to the next. With one, what was best
+/// for its fewest rows made steps of its most up to a tenth slower.
+fn class_of(rows: u32) -> u32 {
+    rows.next_multiple_of((rows.next_power_of_two() / 8).max(1))
 }
 
 /// A product that was set up.
@@ -326,7 +333,8 @@ impl Nvidia {
         // not counted, and one that cannot run is out.
         let mut least: Vec<f32> = found.iter().map(|a| time(a).map_or(f32::NAN, |_| f32::INFINITY)).collect();
         for _ in 0..TRIES {
-            for (least, algorithm) in least.iter_mut().zip(found).filter(|(l, _)| !l.is_nan()) {
+            let bound = HOPELESS * least.iter().copied().fold(f32::INFINITY, f32::min);
+            for (least, algorithm) in least.iter_mut().zip(found).filter(|(l, _)| **l <= bound) {
                 *least = time(algorithm).map_or(f32::NAN, |took| took.min(*least));
             }
         }
@@ -358,4 +366,23 @@ fn set<T>(op: lt::cublasLtMatmulDesc_t, attribute: Attribute, value: &T) -> Resu
     check_lt("cublasLtMatmulDescSetAttribute", unsafe {
         lt::cublasLtMatmulDescSetAttribute(op, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_share_an_algorithm_with_at_most_a_quarter_more() {
+        let classes = |rows: std::ops::RangeInclusive<u32>| rows.map(class_of).collect::<Vec<_>>();
+        assert_eq!(classes(1..=8), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(
+            [9, 64, 65, 128, 129, 244, 256, 257, 17024].map(class_of),
+            [10, 64, 80, 128, 160, 256, 256, 320, 20480]
+        );
+        for rows in 1..5000 {
+            assert!(class_of(rows) >= rows && class_of(rows) <= rows + rows / 4, "{rows}");
+            assert_eq!(class_of(class_of(rows)), class_of(rows));
+        }
+    }
 }
