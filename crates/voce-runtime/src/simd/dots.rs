@@ -29,6 +29,8 @@ pub trait Dots: Copy {
     unsafe fn spread(p: *const u8) -> Self;
     /// Asks for what lies at `p`, which need not be valid, before it is read.
     unsafe fn prefetch(p: *const u8);
+    /// As [`Dots::prefetch`], as far as the second-level cache.
+    unsafe fn prefetch_near(p: *const u8);
     /// Packed int8 weights of a step as `dot` takes them: for split rows unsigned, `w + 128` in even steps and `127 - w` in odd ones.
     unsafe fn prepared(self, odd: bool) -> Self;
     /// The low and the high half of every byte.

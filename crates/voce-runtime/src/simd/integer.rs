@@ -12,11 +12,59 @@ const AHEAD: usize = 2048;
 /// Bytes of a panel per step of four inputs.
 pub(super) const STEP: usize = 4 * LANES;
 
+/// Rows from which on the place of a product's results is asked for.
+pub(super) const ASKING_ROWS: usize = 24;
+
+/// Asks for `width` values of a row from `output` on in the place where the results go: rows of a wide buffer are pages apart,
+/// where nothing is fetched ahead otherwise, and who writes them there would wait. Those of few rows are in the caches.
+#[inline(always)]
+pub(super) unsafe fn ask_for_outputs<V: Dots>(g: &Gemm, row: usize, (output, width): (usize, usize)) {
+    if g.to.is_null() || g.m < ASKING_ROWS {
+        return;
+    }
+    let to = g.to.wrapping_add(row * g.ldt + output);
+    for line in (0..width).step_by(LANES) {
+        // SAFETY: what is asked for need not be valid.
+        unsafe { V::prefetch_near(to.wrapping_add(line).cast()) };
+    }
+}
+
 /// Output `o`'s place in the packed weights, at the first input.
 #[inline(always)]
 pub(super) unsafe fn weights(g: &Gemm, o: usize) -> *const u8 {
     // SAFETY: output `o` lies in one of the panels.
     unsafe { g.b.add(o / LANES * g.panel + o % LANES * 4) }
+}
+
+/// Up to eight rows by two places and two distances, which an address can be made of: a register for each row would leave none
+/// for the loop.
+#[derive(Clone, Copy)]
+struct Near {
+    first: *const u8,
+    fifth: *const u8,
+    distance: usize,
+    thrice: usize,
+}
+
+impl Near {
+    #[inline(always)]
+    fn new(g: &Gemm, row: usize) -> Self {
+        let first = g.a.wrapping_add(row * g.lda);
+        // Hidden, or it would be computed from the other for every row.
+        let thrice = std::hint::black_box(3 * g.lda);
+        Self { first, fifth: first.wrapping_add(4 * g.lda), distance: g.lda, thrice }
+    }
+
+    /// Where a row of the eight begins.
+    #[inline(always)]
+    fn row(self, m: usize) -> *const u8 {
+        let from = if m < 4 { self.first } else { self.fifth };
+        match m % 4 {
+            0 => from,
+            3 => from.wrapping_add(self.thrice),
+            by => from.wrapping_add(by * self.distance),
+        }
+    }
 }
 
 /// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both; two steps `AT_ONCE` where all rows
@@ -30,44 +78,44 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const 
     // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands.
     unsafe {
         let mut acc = [[V::none(); NR]; MR];
-        let mut a = [g.a; MR];
+        let near = Near::new(g, row);
         let mut b = [g.b; NR];
-        for m in 0..MR {
-            a[m] = g.a.add((row + m) * g.lda);
-        }
         for n in 0..NR {
             b[n] = weights(g, output + n * V::OUTPUTS);
         }
         let beside = (NR * V::OUTPUTS).div_ceil(LANES).saturating_sub(1) * g.panel;
-        // Rows are multiples of 64 inputs long: two steps at once leave the ports of products to them.
-        for pair in 0..g.k / 8 {
-            let mut w = [[V::splat(0); NR]; 2];
-            for odd in [false, true] {
-                let (k, w) = (2 * pair + odd as usize, &mut w[odd as usize]);
-                for n in 0..NR {
-                    if n * V::OUTPUTS % LANES == 0 {
-                        // Behind its panel comes the one that this register takes next.
-                        let ahead = k * STEP + if MR == 1 { AHEAD } else { 2 * AHEAD };
-                        let on = if ahead < g.panel { 0 } else { beside };
-                        V::prefetch(b[n].wrapping_add(ahead + on));
+        let ahead = if MR == 1 { AHEAD } else { 2 * AHEAD };
+        // Rows are multiples of 64 inputs long: two steps at once leave the ports of products to them. Behind the end of a panel
+        // comes the one that its register takes next.
+        let (end, turn) = (g.k / 8, g.panel.saturating_sub(ahead) / (2 * STEP));
+        for (from, to, on) in [(0, turn.min(end), ahead), (turn.min(end), end, ahead + beside)] {
+            for pair in from..to {
+                let mut w = [[V::splat(0); NR]; 2];
+                for odd in [false, true] {
+                    let (k, w) = (2 * pair + odd as usize, &mut w[odd as usize]);
+                    for n in 0..NR {
+                        if n * V::OUTPUTS % LANES == 0 {
+                            V::prefetch(b[n].wrapping_add(k * STEP).wrapping_add(on));
+                        }
+                        w[n] = V::load(b[n].add(k * STEP)).prepared(odd);
                     }
-                    w[n] = V::load(b[n].add(k * STEP)).prepared(odd);
+                    if AT_ONCE {
+                        continue;
+                    }
+                    for m in 0..MR {
+                        let x = V::spread(near.row(m).add(4 * k));
+                        for n in 0..NR {
+                            acc[m][n] = V::dot(acc[m][n], w[n], x);
+                        }
+                    }
                 }
                 if AT_ONCE {
-                    continue;
-                }
-                for m in 0..MR {
-                    let x = V::spread(a[m].add(4 * k));
-                    for n in 0..NR {
-                        acc[m][n] = V::dot(acc[m][n], w[n], x);
-                    }
-                }
-            }
-            if AT_ONCE {
-                for m in 0..MR {
-                    let x = [V::spread(a[m].add(8 * pair)), V::spread(a[m].add(8 * pair + 4))];
-                    for n in 0..NR {
-                        acc[m][n] = V::dot_two(acc[m][n], [w[0][n], w[1][n]], x);
+                    for m in 0..MR {
+                        let a = near.row(m).add(8 * pair);
+                        let x = [V::spread(a), V::spread(a.add(4))];
+                        for n in 0..NR {
+                            acc[m][n] = V::dot_two(acc[m][n], [w[0][n], w[1][n]], x);
+                        }
                     }
                 }
             }
@@ -87,6 +135,9 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const 
 unsafe fn int8_block<V: Dots, const MR: usize, const NR: usize>(g: &Gemm, row: usize, output: usize) {
     // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands.
     unsafe {
+        for m in 0..MR {
+            ask_for_outputs::<V>(g, row + m, (output, NR * V::OUTPUTS));
+        }
         let acc = int8_sums::<V, MR, NR, false>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {

@@ -40,6 +40,12 @@ pub(super) unsafe fn prefetch(p: *const u8) {
     unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
 }
 
+/// As [`prefetch`], as far as the second-level cache.
+#[inline(always)]
+pub(super) unsafe fn prefetch_near(p: *const u8) {
+    unsafe { asm!("prfm pldl2keep, [{0}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
+}
+
 /// The low and the high half of every byte.
 #[inline(always)]
 pub(super) unsafe fn nibbles(v: uint8x16_t) -> (int32x4_t, int32x4_t) {
@@ -69,6 +75,10 @@ macro_rules! common {
         #[inline(always)]
         unsafe fn prefetch(p: *const u8) {
             unsafe { prefetch(p) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_near(p: *const u8) {
+            unsafe { prefetch_near(p) }
         }
         #[inline(always)]
         unsafe fn prepared(self, _: bool) -> Self {

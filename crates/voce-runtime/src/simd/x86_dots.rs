@@ -19,8 +19,6 @@ pub trait SplitDots: Dots<Sums = Self> {
     unsafe fn dot_signed(self, u: Self, s: Self, signs: Self) -> Self;
     /// Stores a register.
     unsafe fn store(self, p: *mut i32);
-    /// Asks for what lies at `p`, which need not be valid, to be brought to the second-level cache.
-    unsafe fn prefetch_near(p: *const u8);
 }
 
 /// 256 bit, `vpmaddubsw` and `vpmaddwd`.
@@ -58,6 +56,10 @@ macro_rules! common_256 {
         #[inline(always)]
         unsafe fn prefetch(p: *const u8) {
             unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_near(p: *const u8) {
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         }
         #[inline(always)]
         unsafe fn none() -> Self {
@@ -134,6 +136,10 @@ macro_rules! common_512 {
         #[inline(always)]
         unsafe fn prefetch(p: *const u8) {
             unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_near(p: *const u8) {
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         }
         #[inline(always)]
         unsafe fn none() -> Self {
@@ -227,10 +233,6 @@ macro_rules! madd {
             #[inline(always)]
             unsafe fn store(self, p: *mut i32) {
                 unsafe { $store(p.cast(), self.0) }
-            }
-            #[inline(always)]
-            unsafe fn prefetch_near(p: *const u8) {
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
             }
         }
     };

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::gemm::Gemm;
-use super::integer::{STEP, int4, int8, int8_sums, weights};
+use super::integer::{STEP, ask_for_outputs, int4, int8, int8_sums, weights};
 use super::lanes::LANES;
 use super::split::{PART, Part, SplitRow};
 use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
@@ -23,20 +23,6 @@ struct Sums([MaybeUninit<i32>; WAITING * WAITING_ROWS]);
 /// Unsigned weights of up to four panels for a part of a row, step by step: half of the smallest first-level cache.
 #[repr(align(64))]
 struct Ready([MaybeUninit<u8>; WAITING * PART]);
-
-/// Asks for `width` values of a row from `output` on in the place where the results go: rows of a wide buffer are pages apart,
-/// where nothing is fetched ahead otherwise, and who writes them there would wait. Those of few rows are in the caches.
-#[inline(always)]
-unsafe fn ask_for_outputs<V: SplitDots>(g: &Gemm, row: usize, (output, width): (usize, usize)) {
-    if g.to.is_null() || g.m < MANY_ROWS {
-        return;
-    }
-    let to = g.to.wrapping_add(row * g.ldt + output);
-    for line in (0..width).step_by(LANES) {
-        // SAFETY: what is asked for need not be valid.
-        unsafe { V::prefetch_near(to.wrapping_add(line).cast()) };
-    }
-}
 
 /// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
 /// as they are read.
