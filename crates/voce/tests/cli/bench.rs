@@ -124,6 +124,8 @@ fn sockets_of_a_server() {
     assert!(ran["frames_sent"].as_u64().unwrap() > 0, "{ran}");
     assert_eq!((&ran["refused_ms"]["count"], &ran["freed_ms"]["count"]), (&3.into(), &3.into()), "{ran}");
     assert_eq!(ran["wrongly_taken"], 0, "{ran}");
+    let steady = s.json(&["bench", "serve", "--streams", "1", "--seconds", "1", "--churn", "0", "--json"]);
+    assert!(steady["opened"] == 1 && steady.get("refused_ms").is_none(), "{steady}");
     assert_eq!(s.fails(&["bench", "serve", "--streams", "0"]).0, 2);
 }
 

@@ -22,6 +22,8 @@ use report::{Churn, ServeReport, Steady};
 
 /// How often each client asks for what was heard so far, to time the answer.
 const ASK: Duration = Duration::from_secs(1);
+/// How long after its client's end a slot may be taken.
+const FREE_WITHIN: Duration = Duration::from_secs(10);
 /// Streams opened at once while the others come up.
 const RAMP: usize = 64;
 
@@ -110,15 +112,13 @@ async fn steady(served: &Served, args: &BenchServeArgs) -> Outcome<Steady> {
 
 /// How fast a full server refuses, and how fast a slot comes free when its client is gone.
 async fn churn(served: &Served, args: &BenchServeArgs) -> Outcome<Option<Churn>> {
-    let Some(capacity) = served.capacity else { return Ok(None) };
+    let Some(capacity) = served.capacity.filter(|_| args.churn > 0) else { return Ok(None) };
     let url = served.listen_url();
     let key = args.api_key.as_deref();
     let mut held = Vec::new();
+    // A server that fell behind still hears what the streams before sent.
     for _ in 0..capacity {
-        match Stream::open(&url, key).await {
-            Ok(stream) => held.push(stream),
-            Err(e) => return Err(Failure::failed(format!("a server with free slots refused: {e}"))),
-        }
+        held.push(slot(&url, key).await?);
     }
     let mut churn = Churn { refused: histogram(), freed: histogram(), wrongly_taken: 0 };
     for _ in 0..args.churn {
@@ -131,18 +131,28 @@ async fn churn(served: &Served, args: &BenchServeArgs) -> Outcome<Option<Churn>>
         // The connection is cut without a word.
         drop(held.pop());
         let begun = Instant::now();
-        let next = loop {
-            if let Ok(stream) = Stream::open(&url, key).await {
-                break stream;
-            }
-            if begun.elapsed() > Duration::from_secs(10) {
-                return Err(Failure::failed("a slot did not come free within 10 s of its client's end"));
-            }
-        };
+        let next = slot(&url, key).await?;
         churn.freed.saturating_record(begun.elapsed().as_micros() as u64);
         held.push(next);
     }
     Ok(Some(churn))
+}
+
+/// A stream in a slot that is free or about to be.
+async fn slot(url: &str, key: Option<&str>) -> Outcome<Stream> {
+    let begun = Instant::now();
+    loop {
+        match Stream::open(url, key).await {
+            Ok(stream) => return Ok(stream),
+            Err(e) if begun.elapsed() > FREE_WITHIN => {
+                let waited = FREE_WITHIN.as_secs();
+                return Err(Failure::failed(format!(
+                    "no slot came free within {waited} s of its client's end: {e}"
+                )));
+            }
+            Err(_) => interrupt::check()?,
+        }
+    }
 }
 
 /// Microseconds up to a minute, to three figures.
