@@ -13,7 +13,7 @@ const AHEAD: usize = 2048;
 pub(super) const STEP: usize = 4 * LANES;
 
 /// Rows from which on the place of a product's results is asked for.
-pub(super) const ASKING_ROWS: usize = 24;
+const ASKING_ROWS: usize = 24;
 
 /// Asks for `width` values of a row from `output` on in the place where the results go: rows of a wide buffer are pages apart,
 /// where nothing is fetched ahead otherwise, and who writes them there would wait. Those of few rows are in the caches.
