@@ -68,9 +68,15 @@ impl Near {
 }
 
 /// The sums of `MR` rows by `NR` registers of outputs, of the bytes as they stand in both; two steps `AT_ONCE` where all rows
-/// allow it.
+/// allow it. Weights are to `ASK` for ahead unless rows before these have brought them.
 #[inline(always)]
-pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const AT_ONCE: bool>(
+pub(super) unsafe fn int8_sums<
+    V: Dots,
+    const MR: usize,
+    const NR: usize,
+    const AT_ONCE: bool,
+    const ASK: bool,
+>(
     g: &Gemm,
     row: usize,
     output: usize,
@@ -94,7 +100,7 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const 
                 for odd in [false, true] {
                     let (k, w) = (2 * pair + odd as usize, &mut w[odd as usize]);
                     for n in 0..NR {
-                        if n * V::OUTPUTS % LANES == 0 {
+                        if ASK && n * V::OUTPUTS % LANES == 0 {
                             V::prefetch(b[n].wrapping_add(k * STEP).wrapping_add(on));
                         }
                         w[n] = V::load(b[n].add(k * STEP)).prepared(odd);
@@ -132,13 +138,17 @@ pub(super) unsafe fn int8_sums<V: Dots, const MR: usize, const NR: usize, const 
 
 /// A block of outputs from whole rows.
 #[inline(always)]
-unsafe fn int8_block<V: Dots, const MR: usize, const NR: usize>(g: &Gemm, row: usize, output: usize) {
+unsafe fn int8_block<V: Dots, const MR: usize, const NR: usize, const ASK: bool>(
+    g: &Gemm,
+    row: usize,
+    output: usize,
+) {
     // SAFETY: rows `row..row + MR` and `NR` registers of outputs from `output` on are inside the operands.
     unsafe {
         for m in 0..MR {
             ask_for_outputs::<V>(g, row + m, (output, NR * V::OUTPUTS));
         }
-        let acc = int8_sums::<V, MR, NR, false>(g, row, output);
+        let acc = int8_sums::<V, MR, NR, false, ASK>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
                 let o = output + n * V::OUTPUTS;
@@ -179,18 +189,20 @@ pub(super) unsafe fn int8<V: Dots>(g: &Gemm) {
                     _ => 1,
                 };
                 match (mr, nr) {
-                    (6, _) if V::OUTPUTS == 4 => int8_block::<V, 6, 4>(g, r, o),
-                    (6, _) => int8_block::<V, 6, 2>(g, r, o),
-                    (4, 4) => int8_block::<V, 4, 4>(g, r, o),
-                    (4, 2) => int8_block::<V, 4, 2>(g, r, o),
-                    (4, _) => int8_block::<V, 4, 1>(g, r, o),
-                    (2, 4) => int8_block::<V, 2, 4>(g, r, o),
-                    (2, 2) => int8_block::<V, 2, 2>(g, r, o),
-                    (2, _) => int8_block::<V, 2, 1>(g, r, o),
-                    (_, 8) => int8_block::<V, 1, 8>(g, r, o),
-                    (_, 4) => int8_block::<V, 1, 4>(g, r, o),
-                    (_, 2) => int8_block::<V, 1, 2>(g, r, o),
-                    _ => int8_block::<V, 1, 1>(g, r, o),
+                    (6, _) if V::OUTPUTS == 4 => int8_block::<V, 6, 4, true>(g, r, o),
+                    (6, _) => int8_block::<V, 6, 2, true>(g, r, o),
+                    // A block by four registers of 512 bit waits for no weights, and asking is a seventh of its instructions.
+                    (4, 4) if r > 0 => int8_block::<V, 4, 4, false>(g, r, o),
+                    (4, 4) => int8_block::<V, 4, 4, true>(g, r, o),
+                    (4, 2) => int8_block::<V, 4, 2, true>(g, r, o),
+                    (4, _) => int8_block::<V, 4, 1, true>(g, r, o),
+                    (2, 4) => int8_block::<V, 2, 4, true>(g, r, o),
+                    (2, 2) => int8_block::<V, 2, 2, true>(g, r, o),
+                    (2, _) => int8_block::<V, 2, 1, true>(g, r, o),
+                    (_, 8) => int8_block::<V, 1, 8, true>(g, r, o),
+                    (_, 4) => int8_block::<V, 1, 4, true>(g, r, o),
+                    (_, 2) => int8_block::<V, 1, 2, true>(g, r, o),
+                    _ => int8_block::<V, 1, 1, true>(g, r, o),
                 }
                 r += mr;
             }

@@ -38,7 +38,7 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONC
         for m in 0..MR {
             ask_for_outputs::<V>(g, row + m, (output, NR * V::OUTPUTS));
         }
-        let acc = int8_sums::<V, MR, NR, AT_ONCE>(g, row, output);
+        let acc = int8_sums::<V, MR, NR, AT_ONCE, true>(g, row, output);
         for m in 0..MR {
             for n in 0..NR {
                 acc[m][n].store(to.add(m * WAITING + n * V::OUTPUTS));
@@ -227,9 +227,7 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
         let end = g.panels * LANES;
         let mut o = 0;
         while o < end {
-            // Of several rows, what was taken out finds the weights of two panels in the first-level cache.
-            let widest = if V::OUTPUTS == LANES && g.m > 1 { 2 * LANES } else { WAITING };
-            let width = (end - o).min(widest);
+            let width = (end - o).min(WAITING);
             let mut first = 0;
             while first < g.m {
                 // Half of the rows' sums lie in the first-level cache beside weights in blocks.
