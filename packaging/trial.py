@@ -2,6 +2,7 @@
 folder of its own, with an emulator where the platform is another one.
 """
 
+import os
 import pathlib
 import platform
 import shutil
@@ -22,6 +23,12 @@ SAME_SAMPLES = {
 }
 # A CPU of before AVX2 for the emulator, and the level that runs there.
 OLD_CPU, OLD_LEVEL = "Nehalem", "scalar"
+# What wine lacked before version 9.
+RANDOM_DLL = "bcryptprimitives.dll"
+RANDOM_SOURCE = """#include <windows.h>
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T bytes) { return SystemFunction036(to, (ULONG)bytes); }
+"""
 # Half a second of speech: the text takes longer.
 SAMPLES_AT_LEAST = 12_000
 
@@ -124,7 +131,10 @@ def walk(out, target, version, said):
     with tempfile.TemporaryDirectory(prefix="voce-trial-") as folder:
         folder = pathlib.Path(folder)
         if target.system == "windows":
-            windows(out, target, version, folder)
+            try:
+                windows(out, target, version, folder)
+            except LookupError as error:
+                untried.append(f"{target.name} was not run: {error}")
             return untried
         if target.arch == platform.machine():
             untried += installed(out, target, version, folder / "prefix")
@@ -228,7 +238,24 @@ def answers(inside, env):
 def windows(out, target, version, folder):
     shutil.unpack_archive(out / f"voce-{version}-{target.name}.zip", folder)
     binary = folder / f"voce-{version}-{target.name}" / target.executable
-    told = run("voce.exe", [*command(target, binary), "--version"])
+    env = os.environ | {"WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all,err+module"}
+    asked = [*command(target, binary), "--version"]
+    try:
+        told = run("voce.exe", asked, env=env)
+    except Failed as error:
+        if RANDOM_DLL not in str(error):
+            raise
+        old_wine(target, binary.parent)
+        told = run("voce.exe", asked, env=env)
     if f"voce {version}" not in told:
         raise Failed(f"voce.exe calls itself {told}")
-    run("voce.exe demo", [*command(target, binary), "demo"])
+    run("voce.exe demo", [*command(target, binary), "demo"], env=env)
+
+
+def old_wine(target, folder):
+    """Gives wine of before version 9 the library of Windows 10 that Rust asks for random numbers."""
+    if not shutil.which(target.gcc):
+        raise LookupError(f"wine has no {RANDOM_DLL} (version 9 has), and {target.gcc} is not installed to make one")
+    source = folder / "random.c"
+    source.write_text(RANDOM_SOURCE)
+    run(RANDOM_DLL, [target.gcc, "-shared", "-o", folder / RANDOM_DLL, source, "-ladvapi32"])
