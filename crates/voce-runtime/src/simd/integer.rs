@@ -192,7 +192,7 @@ pub(super) unsafe fn int8<V: Dots>(g: &Gemm) {
                     (6, _) if V::OUTPUTS == 4 => int8_block::<V, 6, 4, true>(g, r, o),
                     (6, _) => int8_block::<V, 6, 2, true>(g, r, o),
                     // A block by four registers of 512 bit waits for no weights, and asking is a seventh of its instructions.
-                    (4, 4) if r > 0 => int8_block::<V, 4, 4, false>(g, r, o),
+                    (4, 4) if r > 0 && V::OUTPUTS == LANES => int8_block::<V, 4, 4, false>(g, r, o),
                     (4, 4) => int8_block::<V, 4, 4, true>(g, r, o),
                     (4, 2) => int8_block::<V, 4, 2, true>(g, r, o),
                     (4, _) => int8_block::<V, 4, 1, true>(g, r, o),
