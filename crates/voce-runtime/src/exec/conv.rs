@@ -12,7 +12,7 @@ use crate::cuda::PastRows;
 use crate::matrix::{Format, Matrix};
 use crate::memory::{AlignedVec, volume};
 use crate::pool::share;
-use crate::simd::{Activation, ByteRow, Store};
+use crate::simd::{Activation, Store};
 
 /// Shape of a [`ConvState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,13 +206,12 @@ impl Exec {
         if quantised {
             self.pool.run_parts(work, |_, id, parts| {
                 staging.stretches(&mut |s| {
-                    let of = ByteRow { n: op.w.k, kp: op.w.kp, doubles: kernels.doubles(s.rows, op.w.n) };
                     for r in parts.of(share(s.rows, 1, id, threads), 1).flatten() {
                         // SAFETY: `k` staged values of an output row, and its place among the quantised ones.
                         unsafe {
                             let x = operand.get().add(staging.at(s.at + r * s.lda)).cast::<f32>();
                             let to = bytes.get().add((s.before + r) * layout.row);
-                            *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, of, to);
+                            *scales.get().add(s.before + r) = (kernels.quantize_int8)(x, op.w.k, op.w.kp, to);
                         }
                     }
                 });

@@ -8,9 +8,7 @@ use crate::pool::{Parts, share};
 use crate::simd::gemm::Gemm;
 use crate::simd::lanes::LANES;
 use crate::simd::quant::GROUP;
-use crate::simd::{
-    Activation, ByteRow, ByteRows, Doubles, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes,
-};
+use crate::simd::{Activation, ByteRows, Epilogue, Kernels, NormRow, Rows, Store, split_row_bytes};
 
 /// Panels per block of products.
 const BLOCK_PANELS: usize = 4;
@@ -150,7 +148,7 @@ impl Exec {
         }
         assert!(op.bias.is_none_or(|b| b.len() == w.n), "bias length");
         let kind = OperandKind::of(w.format, self.kernels);
-        let prepare = Prepare::new(op, kind, self.kernels);
+        let prepare = Prepare::new(op, kind);
         if let Some(cuda) = &mut self.cuda {
             return cuda.linear(op, output);
         }
@@ -302,7 +300,6 @@ struct Prepare {
     k: usize,
     kp: usize,
     kind: OperandKind,
-    doubles: Doubles,
     act: Activation,
     swiglu: bool,
     norm: Option<NormRow>,
@@ -313,7 +310,7 @@ struct Prepare {
 unsafe impl Sync for Prepare {}
 
 impl Prepare {
-    fn new(op: &LinearOp<'_>, kind: OperandKind, kernels: &Kernels) -> Self {
+    fn new(op: &LinearOp<'_>, kind: OperandKind) -> Self {
         let null = std::ptr::null();
         let mut p = Prepare {
             x: op.x.view.ptr(),
@@ -321,7 +318,6 @@ impl Prepare {
             k: op.w.k,
             kp: op.w.kp,
             kind,
-            doubles: kernels.doubles(op.rows, op.w.n),
             act: Activation::None,
             swiglu: matches!(op.norm, Norm::SwiGlu),
             norm: None,
@@ -402,8 +398,7 @@ impl Prepare {
                     std::slice::from_raw_parts_mut(a.cast::<u16>().add(self.k), self.kp - self.k).fill(0);
                 }
                 OperandKind::Bytes | OperandKind::SplitBytes => {
-                    let of = ByteRow { n: self.k, kp: self.kp, doubles: self.doubles };
-                    *place.scales.add(r) = (kn.quantize_int8)(x, of, a);
+                    *place.scales.add(r) = (kn.quantize_int8)(x, self.k, self.kp, a);
                 }
                 OperandKind::SignedBytes => {
                     let sums = place.sums.add(r * layout.groups);

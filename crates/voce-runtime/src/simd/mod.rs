@@ -137,11 +137,6 @@ pub struct Taps2d {
     pub bias: *const f32,
 }
 
-/// Outputs of a product from which on it pays to find out about the double steps of its rows.
-const MANY_OUTPUTS: usize = 256;
-/// Rows below which weights come from memory more slowly than they are multiplied.
-const SEVERAL_ROWS: usize = 4;
-
 /// What `quantize_int8` writes and int8 products read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRows {
@@ -151,28 +146,6 @@ pub enum ByteRows {
     Signed,
     /// Signed bytes, and behind them what was taken from pairs that are too large for 16 bits.
     Split,
-}
-
-/// A row that is quantised for an int8 product.
-#[derive(Clone, Copy, Debug)]
-pub struct ByteRow {
-    /// Values.
-    pub n: usize,
-    /// Bytes, of which those behind the values stand for zeros.
-    pub kp: usize,
-    /// What a split row finds out about its double steps.
-    pub doubles: Doubles,
-}
-
-/// What a split row finds out about which products of two steps can be added in 16 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubles {
-    /// Nothing: it costs more than it saves.
-    Unknown,
-    /// Whether all can, once a few inputs are taken out.
-    All,
-    /// That, and if not all, which.
-    Each,
 }
 
 /// Epilogue of `m` rows by `n` values.
@@ -200,10 +173,8 @@ pub struct Kernels {
     pub map: unsafe fn(*const f32, usize, Activation, *mut f32),
     /// Activation of one row, to bf16.
     pub map_bf16: unsafe fn(*const f32, usize, Activation, *mut u16),
-    /// Row to bytes as `byte_rows` says.
-    pub quantize_int8: unsafe fn(*const f32, ByteRow, *mut u8) -> f32,
-    /// Rows of an int8 product from which on it pays to know each double step of a split row.
-    pub doubles_from: usize,
+    /// Row of some values to bytes as `byte_rows` says, of which those behind the values stand for zeros; gives the scale.
+    pub quantize_int8: unsafe fn(*const f32, usize, usize, *mut u8) -> f32,
     /// Row to signed bytes and group sums.
     pub quantize_i8: unsafe fn(*const f32, usize, usize, *mut u8, *mut i32) -> f32,
     /// Epilogue of a block of rows.
@@ -257,8 +228,8 @@ macro_rules! instantiate {
                 unsafe { vector::map_row_bf16::<$lanes>(x, n, act, out) }
             }
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn quantize_int8(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
-                unsafe { vector::quantize_u8::<$lanes>(x, of.n, of.kp, out) }
+            pub(super) unsafe fn quantize_int8(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
+                unsafe { vector::quantize_u8::<$lanes>(x, n, kp, out) }
             }
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn quantize_i8(x: *const f32, n: usize, kp: usize, out: *mut u8, sums: *mut i32) -> f32 {
@@ -340,7 +311,6 @@ macro_rules! table {
             map: $module::map,
             map_bf16: $module::map_bf16,
             quantize_int8: $module::quantize_int8,
-            doubles_from: usize::MAX,
             quantize_i8: $module::quantize_i8,
             epilogue: $module::epilogue,
             release: || (),
@@ -364,7 +334,6 @@ static PORTABLE: Kernels = table!(Isa::Scalar, portable, quant::int8_portable, q
 static AVX2: Kernels = Kernels {
     byte_rows: ByteRows::Split,
     quantize_int8: split::quantize,
-    doubles_from: x86_products::MANY_ROWS,
     ..table!(Isa::Avx2, avx2, x86_products::int8_avx2, x86_products::int4_avx2)
 };
 #[cfg(target_arch = "x86_64")]
@@ -405,17 +374,6 @@ static NEON: Kernels = neon_table!(Isa::Neon, int8_neon, int4_neon);
 static DOTPROD: Kernels = neon_table!(Isa::Dotprod, int8_dotprod, int4_dotprod);
 #[cfg(target_arch = "aarch64")]
 static I8MM: Kernels = neon_table!(Isa::I8mm, int8_i8mm, int4_i8mm);
-
-impl Kernels {
-    /// What split rows find out about their double steps for a product of this size.
-    pub fn doubles(&self, rows: usize, outputs: usize) -> Doubles {
-        match outputs {
-            MANY_OUTPUTS.. if rows >= self.doubles_from => Doubles::Each,
-            MANY_OUTPUTS.. if rows >= SEVERAL_ROWS => Doubles::All,
-            _ => Doubles::Unknown,
-        }
-    }
-}
 
 /// Bytes of a split row of `k` inputs; no table outside x86-64 takes any.
 pub fn split_row_bytes(k: usize) -> usize {

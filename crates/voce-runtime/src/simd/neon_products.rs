@@ -6,7 +6,6 @@
 
 use std::arch::aarch64::*;
 
-use super::ByteRow;
 use super::gemm::Gemm;
 use super::integer::{STEP, int4, int8, weights};
 use super::lanes::LANES;
@@ -238,12 +237,12 @@ pub unsafe fn int4_neon(g: &Gemm) {
 /// # Safety
 /// `x` holds `n` values, `out` has room for `kp >= n`, a multiple of 64.
 #[target_feature(enable = "neon")]
-pub unsafe fn quantize_signed(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
+pub unsafe fn quantize_signed(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
     // SAFETY: blocks of 16 bytes stay inside the `kp` of the row.
     unsafe {
-        let scale = quantize_u8::<Neon>(x, of.n, of.kp, out);
+        let scale = quantize_u8::<Neon>(x, n, kp, out);
         let mut at = 0;
-        while at < of.kp {
+        while at < kp {
             vst1q_u8(out.add(at), veorq_u8(vld1q_u8(out.add(at)), vdupq_n_u8(0x80)));
             at += 16;
         }

@@ -200,46 +200,59 @@ mod tests {
                 };
                 for isa in Isa::available() {
                     let kn = kernels(isa);
-                    let forms = match kn.byte_rows {
-                        ByteRows::Biased => vec![biased.clone()],
-                        ByteRows::Signed => vec![biased.iter().map(|b| b ^ 0x80).collect()],
-                        // With or without lists; no row takes its steps two at a time, some do, or all.
-                        ByteRows::Split => (0..6)
-                            .map(|form| split_rows(&biased, k, form >= 3, |row| row % 2 < form % 3))
-                            .collect(),
+                    case.rows = match kn.byte_rows {
+                        ByteRows::Biased => biased.clone(),
+                        ByteRows::Signed => biased.iter().map(|b| b ^ 0x80).collect(),
+                        ByteRows::Split => split_rows(&biased, k),
                     };
-                    for rows in forms {
-                        case.rows = rows;
-                        assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
-                    }
+                    assert!(case.run(kn, true, (m, k, panels)) == want, "{isa}, {m} rows of {k} by {n}");
                 }
             }
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn split_rows(biased: &[u8], k: usize, listed: bool, at_once: impl Fn(usize) -> bool) -> Vec<u8> {
-        use crate::simd::split::split;
+    fn split_rows(biased: &[u8], k: usize) -> Vec<u8> {
         let row = crate::simd::split::row_bytes(k);
         let mut rows = vec![0u8; biased.len() / k * row];
-        for (at, (from, to)) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)).enumerate() {
+        for (from, to) in biased.chunks_exact(k).zip(rows.chunks_exact_mut(row)) {
             let signed: Vec<i8> = from.iter().map(|b| (b ^ 0x80) as i8).collect();
             // SAFETY: a table that takes split rows belongs to a CPU with AVX2; the row has room for its rest.
-            unsafe {
-                match (listed, at_once(at)) {
-                    (false, false) => split::<false, false>(&signed, to.as_mut_ptr()),
-                    (false, true) => split::<false, true>(&signed, to.as_mut_ptr()),
-                    (true, false) => split::<true, false>(&signed, to.as_mut_ptr()),
-                    (true, true) => split::<true, true>(&signed, to.as_mut_ptr()),
-                }
-            }
+            unsafe { crate::simd::split::split(&signed, to.as_mut_ptr()) };
         }
         rows
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn split_rows(biased: &[u8], _: usize, _: bool, _: impl Fn(usize) -> bool) -> Vec<u8> {
+    fn split_rows(biased: &[u8], _: usize) -> Vec<u8> {
         biased.to_vec()
+    }
+
+    #[test]
+    fn bytes_of_a_row_are_small_on_average_or_reach_the_largest() {
+        let k = 192;
+        let even: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut peaked = even.clone();
+        peaked[70] = -9.0;
+        let mean = |row: &[f32]| row.iter().map(|v| v.abs()).sum::<f32>() / row.len() as f32;
+        let cases = [(&even, mean(&even) / 22.0), (&peaked, 9.0 / 127.0), (&vec![0.0; k], 0.0)];
+        for (row, want) in cases {
+            for isa in Isa::available() {
+                let kn = kernels(isa);
+                let mut bytes = vec![0u8; crate::simd::split_row_bytes(k)];
+                // SAFETY: a row of `k` values, and room for a row of any kind.
+                let scale = unsafe { (kn.quantize_int8)(row.as_ptr(), k, k, bytes.as_mut_ptr()) };
+                assert!((scale - want).abs() <= 1e-6 * want, "{isa}: {scale} for {want}");
+                if matches!(kn.byte_rows, ByteRows::Split) {
+                    continue;
+                }
+                let zero = if matches!(kn.byte_rows, ByteRows::Biased) { 0x80 } else { 0 };
+                for (&b, &v) in bytes.iter().zip(row) {
+                    let off = (b ^ zero) as i8 as f32 * scale - v;
+                    assert!(off.abs() <= 0.5001 * scale, "{isa}: {off} of {scale}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,35 +5,27 @@
 //! list behind it, to be multiplied by themselves, and every sum is then exact. Few pairs of a row are that large, because its
 //! largest value alone is 127.
 //!
-//! Products of an even step and the odd one after it may be added in 16 bits before they are widened, if the sum over the pairs
-//! of both stays within 128 too. Most do; those of one sign, which is what an activation leaves, cancel there, because inputs of
-//! odd steps are negated. Where the magnitudes of a row are small beside its largest, what is beyond 128 is taken out too, and
-//! all double steps are taken at once; a row of many for which that would be too much lists which can be, and which are taken
-//! step by step.
+//! Products of an even step and the odd one after it are added in 16 bits before they are widened, so the sum over the pairs of
+//! both has to stay within 128 too: what exceeds it is taken out as well. Pairs of one sign, which is what an activation leaves,
+//! cancel there, because inputs of odd steps are negated; and the bytes of a row are small on average (`vector::row_scale`), so
+//! that something is taken out of few double steps.
 //!
-//! A row of `k` inputs is `k` signed bytes, a [`Rest`], a [`Part`] for every 256 inputs, and what was taken out: the numbers of
-//! the steps, the magnitudes, and the signs, with room for all steps in each of the three.
+//! A row of `k` inputs is `k` signed bytes, a [`Rest`], and what was taken out: the numbers of the steps, the magnitudes, and the
+//! signs, with room for all steps in each of the three.
 
 use std::arch::x86_64::*;
 
-use super::vector::row_magnitudes;
+use super::vector::row_scale;
 use super::x86::Avx2;
-use super::{ByteRow, Doubles};
 
 /// The largest sum of inputs of one sign that unsigned weights can multiply in 16 bits: 128 * 255 < 2^15.
 const LARGEST_SUM: i16 = 128;
-/// Inputs of a [`Part`].
-pub const PART: usize = 256;
 /// Inputs that are split at once.
 const BLOCK: usize = 32;
 
-/// Mean magnitude of a row, over its largest, up to which all its double steps are taken at once: up to a fifth of them has
-/// something taken out then, which costs less than it saves.
-const SMALL: f32 = 0.22;
-
 /// Bytes of a row of `k` inputs.
 pub fn row_bytes(k: usize) -> usize {
-    k + size_of::<Rest>() + k.div_ceil(PART) * size_of::<Part>() + 3 * k
+    k + size_of::<Rest>() + 3 * k
 }
 
 /// What stands behind the bytes of a row.
@@ -44,22 +36,6 @@ pub struct Rest {
     pub sum: i32,
     /// Steps of which something was taken out.
     pub taken: u32,
-    /// Whether the parts are written.
-    pub listed: bool,
-    /// Whether every double step can be taken at once.
-    pub at_once: bool,
-}
-
-/// The double steps of up to 256 inputs, numbered from the first of them.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Part {
-    /// Those whose products can be added in 16 bits.
-    pub at_once: [u8; PART / 8],
-    /// Those that are taken step by step.
-    pub by_step: [u8; PART / 8],
-    /// How many are of the first kind.
-    pub count: u32,
 }
 
 /// The bits that are set in an index, a byte each.
@@ -111,20 +87,10 @@ impl SplitRow {
         unsafe { self.at.add(self.k).cast::<Rest>().read_unaligned() }
     }
 
-    /// The first part.
-    ///
-    /// # Safety
-    /// There is room for a row.
-    #[inline(always)]
-    pub unsafe fn parts(self) -> *const Part {
-        // SAFETY: behind the rest.
-        unsafe { self.at.add(self.k + size_of::<Rest>()).cast() }
-    }
-
     #[inline(always)]
     unsafe fn list(self) -> *const i32 {
-        // SAFETY: behind the parts.
-        unsafe { self.parts().add(self.k.div_ceil(PART)).cast() }
+        // SAFETY: behind the rest.
+        unsafe { self.at.add(self.k + size_of::<Rest>()).cast() }
     }
 
     /// Entry `e` of those that were taken out.
@@ -133,7 +99,7 @@ impl SplitRow {
     /// The row was split and has more than `e` of them.
     #[inline(always)]
     pub unsafe fn taken(self, e: usize) -> Taken {
-        // SAFETY: three lists of `k / 4` values stand behind the parts.
+        // SAFETY: three lists of `k / 4` values stand behind the rest.
         unsafe {
             let (list, steps) = (self.list().add(e), self.k / 4);
             Taken {
@@ -152,8 +118,6 @@ struct Splitter {
     sums: __m256i,
     /// Entries so far.
     taken: usize,
-    /// Double steps of this part so far that can be taken at once.
-    at_once: usize,
 }
 
 impl Splitter {
@@ -161,14 +125,14 @@ impl Splitter {
     unsafe fn new(row: *mut u8, k: usize) -> Self {
         // SAFETY: AVX2, as for all of these.
         let sums = unsafe { _mm256_setzero_si256() };
-        Self { row: SplitRow { at: row, k }, sums, taken: 0, at_once: 0 }
+        Self { row: SplitRow { at: row, k }, sums, taken: 0 }
     }
 
     /// Splits the block of signed bytes whose first is `at`; none is -128.
     #[inline(always)]
-    unsafe fn block<const LISTS: bool, const AT_ONCE: bool>(&mut self, x: __m256i, at: usize) {
-        // SAFETY: the block is inside the row. Before it there was no more than one entry a step, and a double step for eight
-        // inputs of its part: what is written whole registers at a time stays inside their lists.
+    unsafe fn block(&mut self, x: __m256i, at: usize) {
+        // SAFETY: the block is inside the row. Before it there was no more than one entry a step: what is written whole
+        // registers at a time stays inside the lists.
         unsafe {
             let (limit, zero) = (_mm256_set1_epi16(LARGEST_SUM), _mm256_setzero_si256());
             let (bytes, ones) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1));
@@ -179,21 +143,18 @@ impl Splitter {
             let (up, down) = (_mm256_maddubs_epi16(plus, bytes), _mm256_maddubs_epi16(minus, bytes));
             let (high, low) = (_mm256_cmpgt_epi16(up, limit), _mm256_cmpgt_epi16(down, limit));
             // A pair that is too large has one sign: the other's bytes are zero.
-            let mut out = _mm256_or_si256(high, low);
-            let mut negative = low;
+            let out = _mm256_or_si256(high, low);
             // What the pairs that stay have in both steps.
             let (up, down) = (_mm256_andnot_si256(high, up), _mm256_andnot_si256(low, down));
             let up = _mm256_add_epi16(up, _mm256_shuffle_epi32::<0b10_11_00_01>(up));
             let down = _mm256_add_epi16(down, _mm256_shuffle_epi32::<0b10_11_00_01>(down));
-            if AT_ONCE {
-                // Too much on one side: an odd step gives what it has above zero, an even one what it has below.
-                let above = _mm256_and_si256(_mm256_cmpgt_epi16(up, limit), odd);
-                let below = _mm256_andnot_si256(odd, _mm256_cmpgt_epi16(down, limit));
-                let above_bytes = _mm256_and_si256(above, _mm256_cmpgt_epi8(x, zero));
-                let below_bytes = _mm256_and_si256(below, _mm256_cmpgt_epi8(zero, x));
-                out = _mm256_or_si256(out, _mm256_or_si256(above_bytes, below_bytes));
-                negative = _mm256_or_si256(negative, below);
-            }
+            // Too much on one side: an odd step gives what it has above zero, an even one what it has below.
+            let above = _mm256_and_si256(_mm256_cmpgt_epi16(up, limit), odd);
+            let below = _mm256_andnot_si256(odd, _mm256_cmpgt_epi16(down, limit));
+            let above_bytes = _mm256_and_si256(above, _mm256_cmpgt_epi8(x, zero));
+            let below_bytes = _mm256_and_si256(below, _mm256_cmpgt_epi8(zero, x));
+            let out = _mm256_or_si256(out, _mm256_or_si256(above_bytes, below_bytes));
+            let negative = _mm256_or_si256(low, below);
             let kept = _mm256_andnot_si256(out, x);
             _mm256_storeu_si256(self.row.at.add(at).cast_mut().cast(), kept);
             let offsets = _mm256_add_epi8(_mm256_set1_epi8(-128), odd);
@@ -211,43 +172,16 @@ impl Splitter {
             _mm256_storeu_si256(list.add(all).cast(), _mm256_permutevar8x32_epi32(magnitudes, steps));
             _mm256_storeu_si256(list.add(2 * all).cast(), _mm256_permutevar8x32_epi32(signs, steps));
             self.taken += some.count_ones() as usize;
-
-            if LISTS {
-                let beyond = _mm256_cmpgt_epi16(_mm256_max_epi16(up, down), limit);
-                let within = _mm256_castsi256_pd(_mm256_cmpeq_epi64(beyond, zero));
-                self.list(if AT_ONCE { 15 } else { _mm256_movemask_pd(within) as usize }, at);
-            }
-        }
-    }
-
-    /// Lists the four double steps from `at` on, of which `within` can be taken at once.
-    #[inline(always)]
-    unsafe fn list(&mut self, within: usize, at: usize) {
-        // SAFETY: as for `block`.
-        unsafe {
-            let part = self.row.parts().add(at / PART).cast_mut();
-            let number = at % PART / 8;
-            if number == 0 {
-                self.at_once = 0;
-            }
-            let first = number as u32 * 0x0101_0101;
-            // Four are written each time, of which the next time keeps those that are meant.
-            let at_once = (&raw mut (*part).at_once).cast::<u8>().add(self.at_once);
-            at_once.cast::<u32>().write_unaligned(first + SET[within] as u32);
-            let by_step = (&raw mut (*part).by_step).cast::<u8>().add(number - self.at_once);
-            by_step.cast::<u32>().write_unaligned(first + SET[15 - within] as u32);
-            self.at_once += within.count_ones() as usize;
-            (&raw mut (*part).count).write_unaligned(self.at_once as u32);
         }
     }
 
     #[inline(always)]
-    unsafe fn finish(self, listed: bool, at_once: bool) {
+    unsafe fn finish(self) {
         // SAFETY: the rest stands behind the bytes.
         unsafe {
             let mut sums = [0i32; 8];
             _mm256_storeu_si256(sums.as_mut_ptr().cast(), self.sums);
-            let rest = Rest { sum: sums.iter().sum(), taken: self.taken as u32, listed, at_once };
+            let rest = Rest { sum: sums.iter().sum(), taken: self.taken as u32 };
             self.row.at.add(self.row.k).cast_mut().cast::<Rest>().write_unaligned(rest);
         }
     }
@@ -270,63 +204,45 @@ unsafe fn bytes_of(x: *const f32, scale: __m256) -> __m256i {
     }
 }
 
-#[inline(always)]
-unsafe fn quantize_split<const LISTS: bool>(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
-    // SAFETY: blocks stay inside the row, and those that begin inside of `x` are read to its end.
-    unsafe {
-        let (largest, sum) = row_magnitudes::<Avx2>(x, of.n);
-        let scale = largest / 127.0;
-        let by = _mm256_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
-        let mut splitter = Splitter::new(out, of.kp);
-        let at_once = of.doubles != Doubles::Unknown && sum <= SMALL * largest * of.n as f32;
-        for at in (0..of.kp).step_by(BLOCK) {
-            let mut last = [0f32; BLOCK];
-            let mut from = x.wrapping_add(at);
-            if at + BLOCK > of.n {
-                let left = of.n.saturating_sub(at);
-                std::ptr::copy_nonoverlapping(from, last.as_mut_ptr(), left);
-                from = last.as_ptr();
-            }
-            if at_once {
-                splitter.block::<LISTS, true>(bytes_of(from, by), at);
-            } else {
-                splitter.block::<LISTS, false>(bytes_of(from, by), at);
-            }
-        }
-        splitter.finish(LISTS, at_once);
-        scale
-    }
-}
-
 /// Quantises a row and splits it; returns the scale.
 ///
 /// # Safety
 /// AVX2 and FMA; `x` holds `n` values, `out` has room for [`row_bytes`] of `kp >= n`, a multiple of 64.
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn quantize(x: *const f32, of: ByteRow, out: *mut u8) -> f32 {
-    // SAFETY: as the caller vouches.
+pub unsafe fn quantize(x: *const f32, n: usize, kp: usize, out: *mut u8) -> f32 {
+    // SAFETY: blocks stay inside the row, and those that begin inside of `x` are read to its end.
     unsafe {
-        match of.doubles {
-            Doubles::Each => quantize_split::<true>(x, of, out),
-            Doubles::All | Doubles::Unknown => quantize_split::<false>(x, of, out),
+        let scale = row_scale::<Avx2>(x, n);
+        let by = _mm256_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+        let mut splitter = Splitter::new(out, kp);
+        for at in (0..kp).step_by(BLOCK) {
+            let mut last = [0f32; BLOCK];
+            let mut from = x.wrapping_add(at);
+            if at + BLOCK > n {
+                let left = n.saturating_sub(at);
+                std::ptr::copy_nonoverlapping(from, last.as_mut_ptr(), left);
+                from = last.as_ptr();
+            }
+            splitter.block(bytes_of(from, by), at);
         }
+        splitter.finish();
+        scale
     }
 }
 
-/// Splits signed bytes, a multiple of 64 of them and none -128, as a row that lists its steps or takes all two at a time.
+/// Splits signed bytes, a multiple of 64 of them and none -128.
 ///
 /// # Safety
 /// AVX2; `row` has room for [`row_bytes`].
 #[cfg(test)]
 #[target_feature(enable = "avx2")]
-pub unsafe fn split<const LISTS: bool, const AT_ONCE: bool>(bytes: &[i8], row: *mut u8) {
+pub unsafe fn split(bytes: &[i8], row: *mut u8) {
     // SAFETY: blocks stay inside the bytes.
     unsafe {
         let mut splitter = Splitter::new(row, bytes.len());
         for at in (0..bytes.len()).step_by(BLOCK) {
-            let x = _mm256_loadu_si256(bytes.as_ptr().add(at).cast());
-            splitter.block::<LISTS, AT_ONCE>(x, at);
+            splitter.block(_mm256_loadu_si256(bytes.as_ptr().add(at).cast()), at);
         }
-        splitter.finish(LISTS, AT_ONCE);
+        splitter.finish();
     }
 }

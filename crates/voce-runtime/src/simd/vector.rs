@@ -176,9 +176,17 @@ pub unsafe fn map_row_bf16<V: F32s>(x: *const f32, n: usize, act: Activation, ou
     }
 }
 
-/// The largest of a row's magnitudes, and their sum.
+/// Mean magnitude that a row's bytes have at most.
+///
+/// A row whose values are spread evenly would have up to 60: it is rounded more finely than the rows behind an activation,
+/// which sets no sound apart, and most of its products by unsigned weights would be too large to be added in 16 bits. With 22
+/// a row of normal values is rounded to 39.6 dB instead of 42, where one behind a SiLU has 37 to 40, and 6 % of its double
+/// steps are too large instead of 28 %.
+const MEAN_BYTE: f32 = 22.0;
+
+/// What a byte of a row stands for: the largest magnitude becomes 127, unless the mean one would exceed [`MEAN_BYTE`].
 #[inline(always)]
-pub(super) unsafe fn row_magnitudes<V: F32s>(x: *const f32, n: usize) -> (f32, f32) {
+pub(super) unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
     // SAFETY: chunks stay in 0..n.
     unsafe {
         let (mut largest, mut sum) = (V::splat(0.0), V::splat(0.0));
@@ -187,15 +195,8 @@ pub(super) unsafe fn row_magnitudes<V: F32s>(x: *const f32, n: usize) -> (f32, f
             largest = largest.max(magnitudes);
             sum = sum.add(magnitudes);
         });
-        (largest.hmax(), sum.sum())
+        (largest.hmax() / 127.0).max(sum.sum() / (n as f32 * MEAN_BYTE))
     }
-}
-
-/// The scale that maps the largest magnitude of a row to 127.
-#[inline(always)]
-unsafe fn row_scale<V: F32s>(x: *const f32, n: usize) -> f32 {
-    // SAFETY: as the caller vouches.
-    unsafe { row_magnitudes::<V>(x, n).0 / 127.0 }
 }
 
 /// Quantises a row to biased bytes, pads to `kp` with the zero point, and returns the scale.

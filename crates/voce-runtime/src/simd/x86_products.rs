@@ -5,29 +5,24 @@ use std::mem::MaybeUninit;
 use super::gemm::Gemm;
 use super::integer::{STEP, ask_for_outputs, int4, int8, int8_sums, weights};
 use super::lanes::LANES;
-use super::split::{PART, Part, SplitRow};
+use super::split::SplitRow;
 use super::x86_dots::{Madd256, Madd512, SplitDots, Vnni256, Vnni512};
 
 /// Outputs whose sums wait for what was taken out of their rows.
 const WAITING: usize = 4 * LANES;
 /// Rows that they wait in.
 const WAITING_ROWS: usize = 64;
-/// Listed rows from which on weights are made unsigned once for all of them, and products of two steps added in 16 bits where
-/// the lists allow it. In 512 bit blocks of eight rows are as fast, whose weights are read once.
-pub(super) const MANY_ROWS: usize = 24;
+/// Rows below which weights come from memory more slowly than they are multiplied, so that double steps gain nothing.
+const SEVERAL_ROWS: usize = 4;
 
 /// Sums of bytes alone, `WAITING` for each row.
 #[repr(align(64))]
 struct Sums([MaybeUninit<i32>; WAITING * WAITING_ROWS]);
 
-/// Unsigned weights of up to four panels for a part of a row, step by step: half of the smallest first-level cache.
-#[repr(align(64))]
-struct Ready([MaybeUninit<u8>; WAITING * PART]);
-
 /// Writes the sums of a block to their places in `to`, which is where those of `row` and `output` go; weights are made unsigned
 /// as they are read.
 #[inline(always)]
-unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONCE: bool>(
+unsafe fn block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONCE: bool>(
     g: &Gemm,
     row: usize,
     output: usize,
@@ -43,51 +38,6 @@ unsafe fn few_block<V: SplitDots, const MR: usize, const NR: usize, const AT_ONC
             for n in 0..NR {
                 acc[m][n].store(to.add(m * WAITING + n * V::OUTPUTS));
             }
-        }
-    }
-}
-
-/// Adds the products of a part of a row to its sums, `NR` registers of them, in the order in which the row lists its steps: rows
-/// differ in it, so each is multiplied by itself, with the weights in the cache.
-#[inline(always)]
-unsafe fn part_row<V: SplitDots, const NR: usize>(
-    ready: *const u8,
-    a: *const u8,
-    (part, doubles): (*const Part, usize),
-    sums: *mut i32,
-    first: bool,
-) {
-    // SAFETY: `ready` and `a` hold the part's steps; `sums` has room.
-    unsafe {
-        let (list, by_step) =
-            ((&raw const (*part).at_once).cast::<u8>(), (&raw const (*part).by_step).cast::<u8>());
-        let at_once = (&raw const (*part).count).read_unaligned() as usize;
-        let (bytes, step) = (4 * V::OUTPUTS, 4 * V::OUTPUTS * NR);
-        let mut acc = [V::splat(0); NR];
-        if !first {
-            for n in 0..NR {
-                acc[n] = V::load(sums.add(n * V::OUTPUTS).cast());
-            }
-        }
-        for i in 0..at_once {
-            let double = *list.add(i) as usize;
-            let b = ready.add(double * 2 * step);
-            let x = [V::spread(a.add(8 * double)), V::spread(a.add(8 * double + 4))];
-            for n in 0..NR {
-                acc[n] = V::dot_two(acc[n], [V::load(b.add(n * bytes)), V::load(b.add(step + n * bytes))], x);
-            }
-        }
-        for i in 0..doubles - at_once {
-            let double = *by_step.add(i) as usize;
-            let b = ready.add(double * 2 * step);
-            let x = [V::spread(a.add(8 * double)), V::spread(a.add(8 * double + 4))];
-            for n in 0..NR {
-                acc[n] = V::dot(acc[n], V::load(b.add(n * bytes)), x[0]);
-                acc[n] = V::dot(acc[n], V::load(b.add(step + n * bytes)), x[1]);
-            }
-        }
-        for n in 0..NR {
-            acc[n].store(sums.add(n * V::OUTPUTS));
         }
     }
 }
@@ -121,9 +71,9 @@ unsafe fn finish_split<V: SplitDots, const NR: usize>(g: &Gemm, row: usize, outp
     }
 }
 
-/// The sums of rows `first..first + rows` by `width` outputs from `o` on, in blocks of rows.
+/// The sums of the bytes of rows `first..first + rows` by `width` outputs from `o` on, in blocks of rows.
 #[inline(always)]
-unsafe fn few_rows<V: SplitDots, const AT_ONCE: bool>(
+unsafe fn byte_sums<V: SplitDots, const AT_ONCE: bool>(
     g: &Gemm,
     (first, rows): (usize, usize),
     (o, width): (usize, usize),
@@ -135,8 +85,8 @@ unsafe fn few_rows<V: SplitDots, const AT_ONCE: bool>(
         while at < width {
             let nr = match rows {
                 1 if width == WAITING && !AT_ONCE => WAITING / V::OUTPUTS,
-                // Two steps at once need twice the weights in registers, of which these have half as many.
-                _ if V::OUTPUTS < LANES && AT_ONCE => 1,
+                // Two steps at once need twice the weights in registers, which 256 bits have no room for beside eight rows.
+                _ if V::OUTPUTS < LANES && AT_ONCE && rows >= 8 => 1,
                 _ if V::OUTPUTS < LANES || width - at > LANES => 2,
                 _ => 1,
             };
@@ -150,66 +100,20 @@ unsafe fn few_rows<V: SplitDots, const AT_ONCE: bool>(
                     _ => 1,
                 };
                 match (mr, nr) {
-                    (8, 1) if V::OUTPUTS < LANES => few_block::<V, 8, 1, AT_ONCE>(g, row, output, to),
-                    (8, _) => few_block::<V, 8, 2, AT_ONCE>(g, row, output, to),
-                    (4, 1) => few_block::<V, 4, 1, AT_ONCE>(g, row, output, to),
-                    (4, _) => few_block::<V, 4, 2, AT_ONCE>(g, row, output, to),
-                    (2, 1) => few_block::<V, 2, 1, AT_ONCE>(g, row, output, to),
-                    (2, _) => few_block::<V, 2, 2, AT_ONCE>(g, row, output, to),
-                    (_, 8) => few_block::<V, 1, 8, AT_ONCE>(g, row, output, to),
-                    (_, 4) => few_block::<V, 1, 4, AT_ONCE>(g, row, output, to),
-                    (_, 2) => few_block::<V, 1, 2, AT_ONCE>(g, row, output, to),
-                    _ => few_block::<V, 1, 1, AT_ONCE>(g, row, output, to),
+                    (8, 1) if V::OUTPUTS < LANES => block::<V, 8, 1, AT_ONCE>(g, row, output, to),
+                    (8, _) => block::<V, 8, 2, AT_ONCE>(g, row, output, to),
+                    (4, 1) => block::<V, 4, 1, AT_ONCE>(g, row, output, to),
+                    (4, _) => block::<V, 4, 2, AT_ONCE>(g, row, output, to),
+                    (2, 1) => block::<V, 2, 1, AT_ONCE>(g, row, output, to),
+                    (2, _) => block::<V, 2, 2, AT_ONCE>(g, row, output, to),
+                    (_, 8) => block::<V, 1, 8, AT_ONCE>(g, row, output, to),
+                    (_, 4) => block::<V, 1, 4, AT_ONCE>(g, row, output, to),
+                    (_, 2) => block::<V, 1, 2, AT_ONCE>(g, row, output, to),
+                    _ => block::<V, 1, 1, AT_ONCE>(g, row, output, to),
                 }
                 r += mr;
             }
             at += nr * V::OUTPUTS;
-        }
-    }
-}
-
-/// The sums of rows `first..first + rows` by `NR` registers of outputs from `o` on: weights are made unsigned once for all.
-#[inline(always)]
-unsafe fn many_rows<V: SplitDots, const NR: usize>(
-    g: &Gemm,
-    first: usize,
-    rows: usize,
-    o: usize,
-    sums: *mut i32,
-) {
-    // SAFETY: what is read is inside the operands, and what is written inside `ready` and the sums.
-    unsafe {
-        let mut ready = Ready([MaybeUninit::uninit(); WAITING * PART]);
-        let ready = ready.0.as_mut_ptr().cast::<u8>();
-        let bytes = 4 * V::OUTPUTS;
-        for p in 0..g.k.div_ceil(PART) {
-            let start = p * PART;
-            let doubles = (g.k - start).min(PART) / 8;
-            for n in 0..NR {
-                let from = weights(g, o + n * V::OUTPUTS).add(start / 4 * STEP);
-                for s in 0..doubles {
-                    for odd in [false, true] {
-                        let s = 2 * s + odd as usize;
-                        let w = V::load(from.add(s * STEP)).prepared(odd);
-                        w.store(ready.add((s * NR + n) * bytes).cast());
-                    }
-                }
-            }
-            // What comes next, of which each row asks for some lines: the panels' next part, or the next panels' first one.
-            let (panels, steps) = (NR * V::OUTPUTS / LANES, PART / 4);
-            let on = if start + PART < g.k { (start + PART) / 4 * STEP } else { panels * g.panel };
-            let next = weights(g, o).wrapping_add(on);
-            for r in 0..rows {
-                for line in panels * steps * r / rows..panels * steps * (r + 1) / rows {
-                    V::prefetch_near(next.wrapping_add(line / steps * g.panel + line % steps * STEP));
-                }
-                if p == 0 {
-                    ask_for_outputs::<V>(g, first + r, (o, NR * V::OUTPUTS));
-                }
-                let a = g.a.add((first + r) * g.lda);
-                let part = SplitRow { at: a, k: g.k }.parts().add(p);
-                part_row::<V, NR>(ready, a.add(start), (part, doubles), sums.add(r * WAITING), p == 0);
-            }
         }
     }
 }
@@ -233,23 +137,10 @@ unsafe fn int8_split<V: SplitDots>(g: &Gemm) {
                 // Half of the rows' sums lie in the first-level cache beside weights in blocks.
                 let most = if V::OUTPUTS == LANES { WAITING_ROWS / 2 } else { WAITING_ROWS };
                 let rows = (g.m - first).min(most);
-                let (mut at_once, mut listed) = (true, rows >= MANY_ROWS);
-                for r in first..first + rows {
-                    let rest = SplitRow { at: g.a.add(r * g.lda), k: g.k }.rest();
-                    (at_once, listed) = (at_once & rest.at_once, listed & rest.listed);
-                }
-                if at_once {
-                    few_rows::<V, true>(g, (first, rows), (o, width), sums);
-                } else if V::OUTPUTS == LANES || !listed {
-                    few_rows::<V, false>(g, (first, rows), (o, width), sums);
-                } else if width == WAITING {
-                    many_rows::<V, 8>(g, first, rows, o, sums);
+                if g.m < SEVERAL_ROWS {
+                    byte_sums::<V, false>(g, (first, rows), (o, width), sums);
                 } else {
-                    let mut at = 0;
-                    while at < width {
-                        many_rows::<V, 2>(g, first, rows, o + at, sums.add(at));
-                        at += LANES;
-                    }
+                    byte_sums::<V, true>(g, (first, rows), (o, width), sums);
                 }
                 for r in 0..rows {
                     let (row, from) = (first + r, sums.add(r * WAITING).cast_const());
