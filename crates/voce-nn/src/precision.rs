@@ -61,11 +61,11 @@ impl Precision {
             ),
             Isa::Avx2 => (
                 Precision::Int8,
-                "pairs of bytes are multiplied at 1.6 times the rate of f32, and a quarter of the memory is read",
+                "pairs of bytes are multiplied at twice the rate of f32, and a quarter of the memory is read",
             ),
             Isa::Avx512Bw => (
                 Precision::Int8,
-                "pairs of bytes are multiplied somewhat faster than f32, and a quarter of the memory is read",
+                "pairs of bytes are multiplied at 1.7 times the rate of f32, and a quarter of the memory is read",
             ),
             Isa::AvxVnni | Isa::Avx512 => (
                 Precision::Int8,

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use voce_audio::{RawEncoding, RawFormat};
 
+use crate::core::aside;
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
@@ -215,7 +216,7 @@ pub(crate) async fn batch(
     let most = limits.body.min(MAX_BATCH_BYTES * JSON_BYTE + 4096);
     let bytes = body::collect(&headers, body, most, &state.budget).await?;
     // A million numbers take a while to read.
-    let read = tokio::task::spawn_blocking(move || read_batch(&bytes)).await;
+    let read = aside::wait(move || read_batch(&bytes)).await;
     let (audio, opaque) = read.unwrap_or(Err(ServerError::Internal))?;
     let format = RawFormat { encoding: RawEncoding::S16le, sample_rate: SAMPLE_RATE, channels: 1 };
     let heard = Transcription::start(ear, &HearRequest::default(), audio.into(), None, Some(format)).await?;

@@ -33,7 +33,8 @@ pub(crate) struct DeviceArgs {
     /// Whether steps that repeat on a GPU are captured into graphs
     #[arg(long, env = "VOCE_CUDA_GRAPHS", value_enum, default_value = "on", hide_possible_values = true)]
     pub(crate) cuda_graphs: Switch,
-    /// Whether one stream's frame is one kernel on GPUs of compute capability 9 and later; not faster yet
+    /// Whether one stream's frame is one kernel on GPUs of compute capability 9 and later: faster for one stream, while
+    /// whatever else runs on the GPU waits for whole frames
     #[arg(long, env = "VOCE_CUDA_FRAMES", value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) cuda_frames: Switch,
     /// Whether each kernel on a GPU is timed, for `voce bench`; without graphs, and slower

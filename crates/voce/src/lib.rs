@@ -35,7 +35,9 @@ use std::io::{IsTerminal as _, Write as _};
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use args::{Cli, Command, Talk};
 use console::Console;
@@ -144,15 +146,18 @@ fn log(talk: &Talk, wanted: Option<&str>) {
         (_, 2) => "debug",
         _ => "trace",
     };
-    let filter = match std::env::var("VOCE_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(text).unwrap_or_else(|_| EnvFilter::new(level)),
-        _ => EnvFilter::new(level),
+    let named = std::env::var("VOCE_LOG").unwrap_or_default();
+    let (filter, error) = match (named.is_empty(), named.parse::<Targets>()) {
+        (false, Ok(filter)) => (filter, None),
+        (is_unset, read) => (level.parse().unwrap_or_default(), read.err().filter(|_| !is_unset)),
     };
     // Fails only where a logger is set already, and then that one will do.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .try_init();
+        .without_time();
+    let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    if let Some(error) = error {
+        tracing::warn!(%error, named, "VOCE_LOG is no filter such as `info` or `warn,voce_engine=debug`");
+    }
 }

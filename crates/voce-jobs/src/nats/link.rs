@@ -11,6 +11,7 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{self, ErrorCode, kv, object_store};
 use async_nats::{ConnectErrorKind, ConnectOptions};
 
+use super::Boxed;
 use super::error::NatsError;
 use crate::unit::Task;
 
@@ -86,30 +87,32 @@ pub struct Link {
 
 impl Link {
     /// Connects, and makes sure that there is JetStream.
-    pub async fn open(options: &LinkOptions) -> Result<Self, NatsError> {
-        let good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        if options.prefix.is_empty() || !options.prefix.chars().all(good) {
-            return Err(NatsError::Prefix(options.prefix.clone()));
-        }
-        let url = options.url.clone();
-        let servers: Vec<String> = url.split(',').map(|s| s.trim().to_owned()).collect();
-        let client = connect_options(options)?.connect(servers).await.map_err(|e| match e.kind() {
-            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-                NatsError::Credentials { url: url.clone() }
+    pub fn open(options: &LinkOptions) -> Boxed<'_, Result<Self, NatsError>> {
+        Box::pin(async move {
+            let good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+            if options.prefix.is_empty() || !options.prefix.chars().all(good) {
+                return Err(NatsError::Prefix(options.prefix.clone()));
             }
-            _ => NatsError::Unreachable { url: url.clone(), reason: e.to_string() },
-        })?;
-        let mut context = match &options.domain {
-            Some(domain) => jetstream::with_domain(client, domain),
-            None => jetstream::new(client),
-        };
-        context.set_timeout(PATIENCE);
-        let no = |e: async_nats::jetstream::context::AccountError| NatsError::NoJetStream {
-            url: url.clone(),
-            reason: e.to_string(),
-        };
-        context.query_account().await.map_err(no)?;
-        Ok(Self { context, url, prefix: options.prefix.clone() })
+            let url = options.url.clone();
+            let servers: Vec<String> = url.split(',').map(|s| s.trim().to_owned()).collect();
+            let client = connect_options(options)?.connect(servers).await.map_err(|e| match e.kind() {
+                ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                    NatsError::Credentials { url: url.clone() }
+                }
+                _ => NatsError::Unreachable { url: url.clone(), reason: e.to_string() },
+            })?;
+            let mut context = match &options.domain {
+                Some(domain) => jetstream::with_domain(client, domain),
+                None => jetstream::new(client),
+            };
+            context.set_timeout(PATIENCE);
+            let no = |e: async_nats::jetstream::context::AccountError| NatsError::NoJetStream {
+                url: url.clone(),
+                reason: e.to_string(),
+            };
+            context.query_account().await.map_err(no)?;
+            Ok(Self { context, url, prefix: options.prefix.clone() })
+        })
     }
 
     /// The address.
@@ -146,60 +149,62 @@ impl Link {
     }
 
     /// Streams and buckets, made where they are not there.
-    pub async fn prepare(&self, options: &StreamOptions) -> Result<(), NatsError> {
-        let storage = if options.memory { StorageType::Memory } else { StorageType::File };
-        let queue = StreamConfig {
-            name: self.queue_name(),
-            description: Some("Jobs of voce: each is taken once".into()),
-            subjects: vec![format!("{}.jobs.>", self.prefix)],
-            retention: RetentionPolicy::WorkQueue,
-            discard: DiscardPolicy::New,
-            duplicate_window: options.duplicates,
-            num_replicas: options.replicas,
-            storage,
-            ..Default::default()
-        };
-        self.stream(queue).await?;
-        let dead = StreamConfig {
-            name: self.dead_name(),
-            description: Some("Jobs of voce that failed for good".into()),
-            subjects: vec![format!("{}.dead.>", self.prefix)],
-            retention: RetentionPolicy::Limits,
-            max_age: options.keep,
-            max_messages_per_subject: 1,
-            num_replicas: options.replicas,
-            storage,
-            ..Default::default()
-        };
-        self.stream(dead).await?;
-        if self.states().await.is_err() {
-            let config = kv::Config {
-                bucket: self.bucket("jobs"),
-                description: "States of voce's jobs".into(),
-                history: 1,
-                max_age: options.keep,
+    pub fn prepare<'a>(&'a self, options: &'a StreamOptions) -> Boxed<'a, Result<(), NatsError>> {
+        Box::pin(async move {
+            let storage = if options.memory { StorageType::Memory } else { StorageType::File };
+            let queue = StreamConfig {
+                name: self.queue_name(),
+                description: Some("Jobs of voce: each is taken once".into()),
+                subjects: vec![format!("{}.jobs.>", self.prefix)],
+                retention: RetentionPolicy::WorkQueue,
+                discard: DiscardPolicy::New,
+                duplicate_window: options.duplicates,
                 num_replicas: options.replicas,
                 storage,
                 ..Default::default()
             };
-            let made = self.context.create_key_value(config).await;
-            made.map_err(NatsError::step("cannot make the bucket of states"))?;
-        }
-        for what in [INPUTS, RESULTS, CHECKPOINTS] {
-            if self.objects(what).await.is_err() {
-                let config = object_store::Config {
-                    bucket: self.bucket(what),
+            self.stream(queue).await?;
+            let dead = StreamConfig {
+                name: self.dead_name(),
+                description: Some("Jobs of voce that failed for good".into()),
+                subjects: vec![format!("{}.dead.>", self.prefix)],
+                retention: RetentionPolicy::Limits,
+                max_age: options.keep,
+                max_messages_per_subject: 1,
+                num_replicas: options.replicas,
+                storage,
+                ..Default::default()
+            };
+            self.stream(dead).await?;
+            if self.states().await.is_err() {
+                let config = kv::Config {
+                    bucket: self.bucket("jobs"),
+                    description: "States of voce's jobs".into(),
+                    history: 1,
                     max_age: options.keep,
-                    max_bytes: options.object_bytes.map_or(-1, |b| i64::try_from(b).unwrap_or(i64::MAX)),
                     num_replicas: options.replicas,
                     storage,
                     ..Default::default()
                 };
-                let made = self.context.create_object_store(config).await;
-                made.map_err(NatsError::step("cannot make a bucket of the object store"))?;
+                let made = self.context.create_key_value(config).await;
+                made.map_err(NatsError::step("cannot make the bucket of states"))?;
             }
-        }
-        Ok(())
+            for what in [INPUTS, RESULTS, CHECKPOINTS] {
+                if self.objects(what).await.is_err() {
+                    let config = object_store::Config {
+                        bucket: self.bucket(what),
+                        max_age: options.keep,
+                        max_bytes: options.object_bytes.map_or(-1, |b| i64::try_from(b).unwrap_or(i64::MAX)),
+                        num_replicas: options.replicas,
+                        storage,
+                        ..Default::default()
+                    };
+                    let made = self.context.create_object_store(config).await;
+                    made.map_err(NatsError::step("cannot make a bucket of the object store"))?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// A stream of this kind: made, or found and compared.

@@ -1,5 +1,6 @@
 //! A worker's figures, in the text that Prometheus reads, on a port of their own.
 
+use super::Boxed;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -83,20 +84,22 @@ impl Figures {
 }
 
 /// Answers requests for the figures until dropped: `/metrics`, and `/healthz` with 200.
-pub async fn serve_metrics(listener: TcpListener, figures: std::sync::Arc<Figures>) {
-    let room = std::sync::Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
-    loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let figures = figures.clone();
-        tokio::spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, answer(stream, &figures)).await;
-            drop(permit);
-        });
-    }
+pub fn serve_metrics(listener: TcpListener, figures: std::sync::Arc<Figures>) -> Boxed<'static, ()> {
+    Box::pin(async move {
+        let room = std::sync::Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+        loop {
+            let Ok(permit) = room.clone().acquire_owned().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let figures = figures.clone();
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(PATIENCE, answer(stream, &figures)).await;
+                drop(permit);
+            });
+        }
+    })
 }
 
 async fn answer(mut stream: TcpStream, figures: &Figures) -> std::io::Result<()> {

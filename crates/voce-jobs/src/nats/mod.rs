@@ -5,6 +5,8 @@
 //! and acknowledge last. Whatever is lost on the way is delivered again, and done again under the same name; what was
 //! kept already is only acknowledged. Jobs that fail for good go to the dead letters with the reason.
 
+use std::pin::Pin;
+
 mod desk;
 mod error;
 mod link;
@@ -21,3 +23,6 @@ pub use message::{Job, State, VERSION};
 pub use metrics::{Figures, serve_metrics};
 pub use place::Place;
 pub use worker::{Worker, WorkerOptions};
+
+/// A future whose code stays in this crate: that of a plain `async fn` is compiled wherever it is waited for.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

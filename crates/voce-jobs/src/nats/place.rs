@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_nats::jetstream::object_store::ObjectStore;
 use tokio::io::AsyncReadExt as _;
 
+use super::Boxed;
 use super::error::NatsError;
 use super::link::{CHECKPOINTS, Link, RESULTS};
 use crate::folder::Folder;
@@ -55,12 +56,18 @@ impl Place {
     }
 
     /// The object store; `scratch` is a folder of this machine.
-    pub async fn objects(link: &Link, scratch: &Path, tag: &str) -> Result<Self, NatsError> {
-        let scratch = Folder::shared(scratch, tag).map_err(place("cannot use the folder for scratch"))?;
-        Ok(Place::Objects {
-            results: Arc::new(link.objects(RESULTS).await?),
-            checkpoints: Arc::new(link.objects(CHECKPOINTS).await?),
-            scratch: Arc::new(scratch),
+    pub fn objects<'a>(
+        link: &'a Link,
+        scratch: &'a Path,
+        tag: &'a str,
+    ) -> Boxed<'a, Result<Self, NatsError>> {
+        Box::pin(async move {
+            let scratch = Folder::shared(scratch, tag).map_err(place("cannot use the folder for scratch"))?;
+            Ok(Place::Objects {
+                results: Arc::new(link.objects(RESULTS).await?),
+                checkpoints: Arc::new(link.objects(CHECKPOINTS).await?),
+                scratch: Arc::new(scratch),
+            })
         })
     }
 

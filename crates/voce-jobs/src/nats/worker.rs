@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::Boxed;
 use super::desk;
 use super::error::NatsError;
 use super::link::{INPUTS, Link};
@@ -99,30 +100,32 @@ enum End {
 
 impl Worker {
     /// A worker for jobs of `name`, the reference that its model was opened by.
-    pub async fn new(
+    pub fn new(
         link: Link,
         model: Model,
         name: String,
         revision: String,
         place: Place,
         options: WorkerOptions,
-    ) -> Result<Self, NatsError> {
-        let states = link.states().await?;
-        let slots = model.slots();
-        let figures = Arc::new(Figures::default());
-        figures.slots.store(slots as u64, Ordering::Relaxed);
-        let hands = Arc::new(Hands { model, slots: Slots::new(slots) });
-        Ok(Self {
-            link,
-            states,
-            hands,
-            name,
-            revision,
-            place,
-            options,
-            figures,
-            draining: Arc::default(),
-            due: Mutex::default(),
+    ) -> Boxed<'static, Result<Self, NatsError>> {
+        Box::pin(async move {
+            let states = link.states().await?;
+            let slots = model.slots();
+            let figures = Arc::new(Figures::default());
+            figures.slots.store(slots as u64, Ordering::Relaxed);
+            let hands = Arc::new(Hands { model, slots: Slots::new(slots) });
+            Ok(Self {
+                link,
+                states,
+                hands,
+                name,
+                revision,
+                place,
+                options,
+                figures,
+                draining: Arc::default(),
+                due: Mutex::default(),
+            })
         })
     }
 
@@ -133,102 +136,107 @@ impl Worker {
 
     /// Works until told to stop, or until the model dies. Jobs at hand come to a checkpoint, or to their end, and are given
     /// back.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<(), NatsError> {
-        let room = self.hands.model.slots() + AHEAD;
-        let permits = Arc::new(Semaphore::new(room));
-        let mut jobs = JoinSet::new();
-        let mut consumer = None;
-        let mut counted: Option<Instant> = None;
-        while !*stop.borrow() && self.hands.model.is_alive() {
-            while jobs.try_join_next().is_some() {}
-            let permit = tokio::select! {
-                permit = permits.clone().acquire_owned() => permit,
-                _ = stop.changed() => break,
-            };
-            let Ok(permit) = permit else { break };
-            let pull = match &mut consumer {
-                Some(consumer) => consumer,
-                None => {
-                    match self.link.consumer(self.hands.model.task(), &self.name, self.options.ack_wait).await
-                    {
-                        Ok(made) => consumer.insert(made),
-                        Err(error) => {
-                            tracing::warn!(%error, "no consumer: trying again");
-                            tokio::time::sleep(PAUSE).await;
-                            continue;
+    pub fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Boxed<'static, Result<(), NatsError>> {
+        Box::pin(async move {
+            let room = self.hands.model.slots() + AHEAD;
+            let permits = Arc::new(Semaphore::new(room));
+            let mut jobs = JoinSet::new();
+            let mut consumer = None;
+            let mut counted: Option<Instant> = None;
+            while !*stop.borrow() && self.hands.model.is_alive() {
+                while jobs.try_join_next().is_some() {}
+                let permit = tokio::select! {
+                    permit = permits.clone().acquire_owned() => permit,
+                    _ = stop.changed() => break,
+                };
+                let Ok(permit) = permit else { break };
+                let pull = match &mut consumer {
+                    Some(consumer) => consumer,
+                    None => {
+                        match self
+                            .link
+                            .consumer(self.hands.model.task(), &self.name, self.options.ack_wait)
+                            .await
+                        {
+                            Ok(made) => consumer.insert(made),
+                            Err(error) => {
+                                tracing::warn!(%error, "no consumer: trying again");
+                                tokio::time::sleep(PAUSE).await;
+                                continue;
+                            }
                         }
                     }
+                };
+                if counted.is_none_or(|at| at.elapsed() >= COUNT) {
+                    counted = Some(Instant::now());
+                    if let Ok(info) = pull.info().await {
+                        self.figures.waiting.store(info.num_pending, Ordering::Relaxed);
+                    }
                 }
-            };
-            if counted.is_none_or(|at| at.elapsed() >= COUNT) {
-                counted = Some(Instant::now());
-                if let Ok(info) = pull.info().await {
-                    self.figures.waiting.store(info.num_pending, Ordering::Relaxed);
-                }
-            }
-            let wanted = 1 + permits.available_permits();
-            let asked = if self.options.until_empty {
-                pull.fetch().max_messages(wanted).expires(EMPTY).messages().await
-            } else {
-                pull.batch().max_messages(wanted).expires(PULL).messages().await
-            };
-            let mut messages = match asked {
-                Ok(messages) => messages,
-                Err(error) => {
-                    tracing::warn!(%error, "no jobs from the server: trying again");
-                    consumer = None;
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-            };
-            let mut first = Some(permit);
-            let mut came = 0;
-            let mut failed = false;
-            while let Some(message) = messages.next().await {
-                let message = match message {
-                    Ok(message) => message,
+                let wanted = 1 + permits.available_permits();
+                let asked = if self.options.until_empty {
+                    pull.fetch().max_messages(wanted).expires(EMPTY).messages().await
+                } else {
+                    pull.batch().max_messages(wanted).expires(PULL).messages().await
+                };
+                let mut messages = match asked {
+                    Ok(messages) => messages,
                     Err(error) => {
-                        tracing::debug!(%error, "a request for jobs ended");
-                        failed = true;
-                        break;
+                        tracing::warn!(%error, "no jobs from the server: trying again");
+                        consumer = None;
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
                     }
                 };
-                came += 1;
-                let permit = match first.take() {
-                    Some(permit) => permit,
-                    None => match permits.clone().acquire_owned().await {
-                        Ok(permit) => permit,
-                        Err(_) => break,
-                    },
-                };
-                let worker = self.clone();
-                jobs.spawn(async move {
-                    worker.figures.running.fetch_add(1, Ordering::Relaxed);
-                    worker.take(&message).await;
-                    worker.figures.running.fetch_sub(1, Ordering::Relaxed);
-                    drop(permit);
-                });
-            }
-            if failed {
-                consumer = None;
-                tokio::time::sleep(PAUSE).await;
-            } else if came == 0 && self.options.until_empty && jobs.is_empty() {
-                // What was given back for a while is still to be done.
-                let Some(due) = self.due().take().filter(|due| *due > Instant::now()) else { break };
-                tokio::select! {
-                    () = tokio::time::sleep_until(due.into()) => {}
-                    _ = stop.changed() => break,
+                let mut first = Some(permit);
+                let mut came = 0;
+                let mut failed = false;
+                while let Some(message) = messages.next().await {
+                    let message = match message {
+                        Ok(message) => message,
+                        Err(error) => {
+                            tracing::debug!(%error, "a request for jobs ended");
+                            failed = true;
+                            break;
+                        }
+                    };
+                    came += 1;
+                    let permit = match first.take() {
+                        Some(permit) => permit,
+                        None => match permits.clone().acquire_owned().await {
+                            Ok(permit) => permit,
+                            Err(_) => break,
+                        },
+                    };
+                    let worker = self.clone();
+                    jobs.spawn(async move {
+                        worker.figures.running.fetch_add(1, Ordering::Relaxed);
+                        worker.take(&message).await;
+                        worker.figures.running.fetch_sub(1, Ordering::Relaxed);
+                        drop(permit);
+                    });
                 }
-            } else if came == 0 && self.options.until_empty {
-                let _ = jobs.join_next().await;
+                if failed {
+                    consumer = None;
+                    tokio::time::sleep(PAUSE).await;
+                } else if came == 0 && self.options.until_empty && jobs.is_empty() {
+                    // What was given back for a while is still to be done.
+                    let Some(due) = self.due().take().filter(|due| *due > Instant::now()) else { break };
+                    tokio::select! {
+                        () = tokio::time::sleep_until(due.into()) => {}
+                        _ = stop.changed() => break,
+                    }
+                } else if came == 0 && self.options.until_empty {
+                    let _ = jobs.join_next().await;
+                }
             }
-        }
-        self.draining.store(true, Ordering::Relaxed);
-        while jobs.join_next().await.is_some() {}
-        if self.hands.model.is_alive() {
-            return Ok(());
-        }
-        Err(NatsError::Step { what: "the model has died", reason: "start this worker again".into() })
+            self.draining.store(true, Ordering::Relaxed);
+            while jobs.join_next().await.is_some() {}
+            if self.hands.model.is_alive() {
+                return Ok(());
+            }
+            Err(NatsError::Step { what: "the model has died", reason: "start this worker again".into() })
+        })
     }
 
     /// Does a job, and tells everybody what became of it: the state first, the server last.

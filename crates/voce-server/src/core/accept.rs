@@ -9,6 +9,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::aside::Work;
 use super::caller::{self, Caller};
 use super::socket_io::StallGuard;
 use super::state::AppState;
@@ -44,12 +45,13 @@ pub(crate) async fn run(listener: TcpListener, router: Router, state: AppState) 
             continue;
         };
         let (router, state) = (router.clone(), state.clone());
-        tasks.spawn(async move {
+        let work: Work = Box::pin(async move {
             state.metrics.connections.inc();
             connection(stream, router, &state).await;
             state.metrics.connections.dec();
             drop(place);
         });
+        tasks.spawn(work);
     }
     drop(listener);
     let mut rest = async || {

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use super::aside;
 use super::server::ServeError;
 
 /// Longest head of a request that is looked at.
@@ -52,7 +53,7 @@ impl Lobby {
                 done = &mut work => return done,
                 (seat, accepted) = next => match accepted {
                     Ok((socket, _)) => {
-                        tokio::spawn(async move {
+                        aside::spawn(async move {
                             let _ = tokio::time::timeout(PATIENCE, answer(socket)).await;
                             drop(seat);
                         });

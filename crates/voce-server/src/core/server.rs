@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use voce_engine::EngineError;
 use voce_engine::store::Store;
 
+use super::aside::{self, Boxed, Work};
 use super::journal::JournalOptions;
 use super::limits::Limits;
 use super::lobby::Lobby;
@@ -136,29 +137,31 @@ impl Server {
     }
 
     /// A server at the address that a lobby has taken.
-    pub async fn within(
+    pub fn within(
         lobby: Lobby,
         options: ServerOptions,
         models: Models,
         store: Store,
-    ) -> Result<Self, ServeError> {
-        let wyoming = listen(options.wyoming).await?;
-        let agent = listen(options.agent).await?;
-        let loopback = options.addr.ip().is_loopback();
-        if !loopback && options.keys.is_empty() {
-            tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
-        }
-        if let Some(addr) = options.wyoming.filter(|a| !a.ip().is_loopback()) {
-            tracing::warn!(%addr, "anyone who reaches this address can use Wyoming, which has no keys");
-        }
-        let mounts = Mounts::new(&options.mounts)?;
-        let jobs = match &options.jobs {
-            Some(jobs) => Some(Jobs::open(jobs, &options.limits).await.map_err(ServeError::Set)?),
-            None => None,
-        };
-        let state = AppState::new(options, models, mounts, jobs, store, loopback)
-            .map_err(|e| ServeError::Set(e.to_string()))?;
-        Ok(Self { lobby, wyoming, agent, state, echoes: false })
+    ) -> Boxed<'static, Result<Self, ServeError>> {
+        Box::pin(async move {
+            let wyoming = listen(options.wyoming).await?;
+            let agent = listen(options.agent).await?;
+            let loopback = options.addr.ip().is_loopback();
+            if !loopback && options.keys.is_empty() {
+                tracing::warn!(addr = %options.addr, "anyone who reaches this address can use the server: set an API key");
+            }
+            if let Some(addr) = options.wyoming.filter(|a| !a.ip().is_loopback()) {
+                tracing::warn!(%addr, "anyone who reaches this address can use Wyoming, which has no keys");
+            }
+            let mounts = Mounts::new(&options.mounts)?;
+            let jobs = match &options.jobs {
+                Some(jobs) => Some(Jobs::open(jobs, &options.limits).await.map_err(ServeError::Set)?),
+                None => None,
+            };
+            let state = AppState::new(options, models, mounts, jobs, store, loopback)
+                .map_err(|e| ServeError::Set(e.to_string()))?;
+            Ok(Self { lobby, wyoming, agent, state, echoes: false })
+        })
     }
 
     /// Opens `/echo`, which says back what it hears, for suites that test the WebSocket layer.
@@ -184,79 +187,87 @@ impl Server {
     }
 
     /// Loads the models that are to be there from the start, and runs each once; clients are told to wait.
-    pub async fn load(&self) -> Result<(), ServeError> {
-        let failed = |id: &str| {
-            let id = id.to_owned();
-            move |source: LoadError| ServeError::Model { id, source }
-        };
-        let all = async {
-            for mouth in &self.state.mouths {
-                mouth.load().await.map_err(failed(mouth.id()))?;
-            }
-            for ear in &self.state.ears {
-                ear.load().await.map_err(failed(ear.id()))?;
-            }
-            for partner in &self.state.partners {
-                partner.load().await.map_err(failed(partner.id()))?;
-            }
-            for rooms in self.state.all_rooms() {
-                let (id, opened) = (rooms.id().to_owned(), rooms.clone());
-                let loaded = tokio::task::spawn_blocking(move || opened.load()).await;
-                loaded.unwrap_or(Err(EngineError::Broken)).map_err(Arc::new).map_err(failed(&id))?;
-            }
-            Ok(())
-        };
-        self.lobby.wait(all).await
+    pub fn load(&self) -> Boxed<'_, Result<(), ServeError>> {
+        Box::pin(async move {
+            let failed = |id: &str| {
+                let id = id.to_owned();
+                move |source: LoadError| ServeError::Model { id, source }
+            };
+            let all = async {
+                for mouth in &self.state.mouths {
+                    mouth.load().await.map_err(failed(mouth.id()))?;
+                }
+                for ear in &self.state.ears {
+                    ear.load().await.map_err(failed(ear.id()))?;
+                }
+                for partner in &self.state.partners {
+                    partner.load().await.map_err(failed(partner.id()))?;
+                }
+                for rooms in self.state.all_rooms() {
+                    let (id, opened) = (rooms.id().to_owned(), rooms.clone());
+                    let loaded = aside::wait(move || opened.load()).await;
+                    loaded.unwrap_or(Err(EngineError::Broken)).map_err(Arc::new).map_err(failed(&id))?;
+                }
+                Ok(())
+            };
+            self.lobby.wait(all).await
+        })
     }
 
     /// Answers until `stop`, or until only a new process can mend a model; then drains.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Ended {
-        let Self { lobby, wyoming, agent, state, echoes } = self;
-        let broken = Arc::<OnceLock<String>>::default();
-        let end = tokio::spawn({
-            let (state, broken) = (state.clone(), broken.clone());
-            async move {
-                let drain = state.options.limits.drain;
-                tokio::select! {
-                    () = stop => {
-                        tracing::info!("draining");
-                        state.drain.begin(drain);
-                    }
-                    incurable = vigil::watch(state.clone()) => {
-                        tracing::error!(error = incurable.0, "only a new process can mend this: draining");
-                        let _ = broken.set(incurable.0);
-                        state.drain.begin(drain.min(limits::LAST_DRAIN));
+    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Boxed<'static, Ended> {
+        self.answer(Box::pin(stop))
+    }
+
+    fn answer(self, stop: Work) -> Boxed<'static, Ended> {
+        Box::pin(async move {
+            let Self { lobby, wyoming, agent, state, echoes } = self;
+            let broken = Arc::<OnceLock<String>>::default();
+            let end = aside::spawn({
+                let (state, broken) = (state.clone(), broken.clone());
+                async move {
+                    let drain = state.options.limits.drain;
+                    tokio::select! {
+                        () = stop => {
+                            tracing::info!("draining");
+                            state.drain.begin(drain);
+                        }
+                        incurable = vigil::watch(state.clone()) => {
+                            tracing::error!(error = incurable.0, "only a new process can mend this: draining");
+                            let _ = broken.set(incurable.0);
+                            state.drain.begin(drain.min(limits::LAST_DRAIN));
+                        }
                     }
                 }
-            }
-        });
-        let router = routes::router(state.clone(), echoes);
-        if let Some(wyoming) = wyoming {
-            tokio::spawn(crate::wyoming::run(wyoming, state.clone()));
-        }
-        if let Some(handover) = state.handover.clone() {
-            let (drain, session) = (state.drain.clone(), state.drain.clone());
-            tokio::spawn(async move {
-                drain.begun().await;
-                // The server waits for it as for a session.
-                let _session = session.session();
-                handover.forward().await;
             });
-        }
-        let agent = agent.map(|listener| tokio::spawn(agent::run(listener, state.clone())));
-        let (telemetry, drain) = (state.telemetry.clone(), state.drain.clone());
-        if let (Some(Jobs::Folder(folder)), Some(options)) = (&state.jobs, &state.options.jobs) {
-            tokio::spawn(crate::jobs::run(state.clone(), folder.clone(), options.clone()));
-        }
-        accept::run(lobby.listener, router, state).await;
-        end.abort();
-        // Its port is free when the server has gone, however early that is.
-        drain.end();
-        if let Some(agent) = agent {
-            let _ = agent.await;
-        }
-        telemetry.flush().await;
-        broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
+            let router = routes::router(state.clone(), echoes);
+            if let Some(wyoming) = wyoming {
+                aside::spawn(crate::wyoming::run(wyoming, state.clone()));
+            }
+            if let Some(handover) = state.handover.clone() {
+                let (drain, session) = (state.drain.clone(), state.drain.clone());
+                aside::spawn(async move {
+                    drain.begun().await;
+                    // The server waits for it as for a session.
+                    let _session = session.session();
+                    handover.forward().await;
+                });
+            }
+            let agent = agent.map(|listener| aside::spawn(agent::run(listener, state.clone())));
+            let (telemetry, drain) = (state.telemetry.clone(), state.drain.clone());
+            if let (Some(Jobs::Folder(folder)), Some(options)) = (&state.jobs, &state.options.jobs) {
+                aside::spawn(crate::jobs::run(state.clone(), folder.clone(), options.clone()));
+            }
+            accept::run(lobby.listener, router, state).await;
+            end.abort();
+            // Its port is free when the server has gone, however early that is.
+            drain.end();
+            if let Some(agent) = agent {
+                let _ = agent.await;
+            }
+            telemetry.flush().await;
+            broken.get().cloned().map_or(Ended::Stopped, Ended::Broken)
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method};
 use axum::response::{IntoResponse as _, Response};
 
+use super::aside;
 use super::error::ServerError;
 use super::state::AppState;
 use super::watch;
@@ -28,9 +29,9 @@ pub(crate) async fn serve(State(state): State<AppState>, request: Request) -> Re
     let (Some(root), Some(asked)) = (state.options.static_dir.clone(), asked) else {
         return Err(watch::not_found(request).await);
     };
-    let read = tokio::task::spawn_blocking(move || read(&root, &asked));
+    let read = aside::wait(move || read(&root, &asked));
     match read.await {
-        Ok(Some((path, bytes))) => {
+        Some(Some((path, bytes))) => {
             let kind = HeaderValue::from_static(media_type(&path));
             Ok(([(CONTENT_TYPE, kind)], Body::from(bytes)).into_response())
         }

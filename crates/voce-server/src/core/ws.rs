@@ -17,6 +17,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Message, Utf8Bytes};
 
+use super::aside::{self, Work};
 use super::caller::Caller;
 use super::drain::Session;
 use super::error::ServerError;
@@ -74,6 +75,15 @@ where
     F: FnOnce(Wire) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
+    switch(state, upgrade, max_message, Box::new(move |wire| Box::pin(run(wire))))
+}
+
+fn switch(
+    state: &AppState,
+    upgrade: Upgrade,
+    max_message: usize,
+    run: Box<dyn FnOnce(Wire) -> Work + Send>,
+) -> Response {
     let limits = state.options.limits.clone();
     let drain = state.drain.clone();
     let session = drain.session();
@@ -87,7 +97,7 @@ where
         .max_message_size(Some(max_message))
         .max_frame_size(Some(max_message));
     let (on_upgrade, response) = upgrade.accept();
-    tokio::spawn(async move {
+    aside::spawn(async move {
         let upgraded = match on_upgrade.await {
             Ok(upgraded) => TokioIo::new(upgraded),
             Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),

@@ -4,6 +4,7 @@
 use tokio::sync::mpsc;
 use voce_audio::{AudioError, Decoder, MonoStream};
 
+use crate::core::aside;
 use crate::core::budget::Share;
 use crate::core::trace::Meter;
 
@@ -72,7 +73,7 @@ impl Decoding {
     ) -> Self {
         let (sender, blocks) = mpsc::channel(BLOCKS);
         let outlet = Outlet(sender);
-        tokio::task::spawn_blocking(move || {
+        aside::detach(move || {
             let _share = share;
             let last = work(&outlet).map(|()| Decoded::End);
             let _ = outlet.0.blocking_send(last);

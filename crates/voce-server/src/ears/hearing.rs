@@ -13,6 +13,7 @@ use voce_engine::{EngineError, StageTime};
 
 use super::{AudioIn, EventSource, HearRequest, ListenEvent, Stream};
 use crate::core::admission::Permit;
+use crate::core::aside;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
 use crate::core::limits::LEAST_AUDIO;
@@ -391,10 +392,10 @@ impl Drop for Hearing {
         self.audio = None;
         if (!self.ended || self.is_moved)
             && events.ends_without_audio()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && tokio::runtime::Handle::try_current().is_ok()
         {
             let permit = self.permit.clone();
-            runtime.spawn(async move {
+            aside::spawn(async move {
                 drain(&mut events).await;
                 drop((events, permit));
             });

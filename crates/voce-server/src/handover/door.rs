@@ -8,6 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::depot::WORD;
 use super::seal::Id;
 use super::{Handover, HandoverError, MAX_PARCEL};
+use crate::core::aside;
 use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::state::AppState;
@@ -28,16 +29,16 @@ pub(crate) async fn put(
     let most = MAX_PARCEL.min(handover.options.bytes);
     let sealed = body::collect(&headers, body, most, &state.budget).await?;
     // Seals of large parcels take a while, and the body's budget is given back.
-    let kept = tokio::task::spawn_blocking(move || {
+    let kept = aside::wait(move || {
         let sealed = sealed.to_vec();
         let is_ours = handover.options.secret.open(id, &sealed).is_some();
         (is_ours, is_ours && handover.keep(id, sealed.into()))
     });
     match kept.await {
-        Ok((true, true)) => Ok(StatusCode::CREATED.into_response()),
-        Ok((true, false)) => Err(ServerError::Overloaded("streams of other machines")),
-        Ok((false, _)) => Err(HandoverError::Bad.into()),
-        Err(_) => Err(ServerError::Internal),
+        Some((true, true)) => Ok(StatusCode::CREATED.into_response()),
+        Some((true, false)) => Err(ServerError::Overloaded("streams of other machines")),
+        Some((false, _)) => Err(HandoverError::Bad.into()),
+        None => Err(ServerError::Internal),
     }
 }
 

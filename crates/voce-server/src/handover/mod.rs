@@ -21,6 +21,7 @@ pub(crate) use leave::{Baggage, Leave, Moved};
 pub use seal::{MIN_SECRET, Secret};
 pub use shelf::MAX_PARCELS;
 
+use crate::core::aside;
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::Metrics;
@@ -157,8 +158,8 @@ impl Handover {
     async fn pass(&self, id: Id, sealed: Bytes) -> Result<(), String> {
         let depot = self.depot.clone().ok_or("neither peers nor a folder are named")?;
         let _turn = self.sending.acquire().await;
-        let put = tokio::task::spawn_blocking(move || depot.put(id, &sealed)).await;
-        put.unwrap_or_else(|_| Err("the thread that sends it has ended".into()))
+        let put = aside::wait(move || depot.put(id, &sealed)).await;
+        put.unwrap_or_else(|| Err("the thread that sends it has ended".into()))
     }
 
     /// Takes the parcel that a token is for, wherever it is. Whoever cannot use it puts it [back](Handover::keep).
@@ -168,8 +169,8 @@ impl Handover {
             None => {
                 let depot = self.depot.clone().ok_or(HandoverError::Unknown)?;
                 let most = MAX_PARCEL.min(self.options.bytes);
-                let taken = tokio::task::spawn_blocking(move || depot.take(token.id, most)).await;
-                taken.ok().flatten().ok_or(HandoverError::Unknown)?.into()
+                let taken = aside::wait(move || depot.take(token.id, most)).await;
+                taken.flatten().ok_or(HandoverError::Unknown)?.into()
             }
         };
         let opened = self.options.secret.open(token.id, &sealed);

@@ -19,7 +19,7 @@ pub(crate) use queue::Queue;
 pub(crate) use record::{Fault, Order, Record, View};
 pub(crate) use runner::run;
 
-use crate::core::aside::blocking;
+use crate::core::aside::{self, blocking};
 use crate::core::error::ServerError;
 use crate::core::limits::Limits;
 
@@ -78,8 +78,9 @@ impl Jobs {
         match options.place.clone() {
             JobsPlace::Folder(path) => {
                 let (limits, keep) = (limits.clone(), options.keep);
-                let opened = tokio::task::spawn_blocking(move || JobFolder::open(&path, limits, keep)).await;
-                let folder = opened.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+                let opened = aside::wait(move || JobFolder::open(&path, limits, keep)).await;
+                let folder =
+                    opened.ok_or("the thread that opens the folder has ended")?.map_err(|e| e.to_string())?;
                 Ok(Self::Folder(Arc::new(folder)))
             }
             #[cfg(feature = "nats")]

@@ -12,6 +12,7 @@ use voce_jobs::{Input, JobError, Phase, Unit, hear, render};
 use super::folder::Outcome;
 use super::watch::JobWatch;
 use super::{Fault, JobFolder, JobsOptions, Record};
+use crate::core::aside;
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::OutcomeLabel;
@@ -37,15 +38,15 @@ pub(crate) async fn run(state: AppState, jobs: Arc<JobFolder>, options: JobsOpti
         let Ok(permit) = permit else { return };
         let found = {
             let jobs = jobs.clone();
-            tokio::task::spawn_blocking(move || jobs.next()).await
+            aside::wait(move || jobs.next()).await
         };
         match found {
-            Ok(Some((record, stop))) => {
+            Some(Some((record, stop))) => {
                 let (state, jobs) = (state.clone(), jobs.clone());
                 let every = options.checkpoint;
                 // The server waits for it on its way out: it comes to a checkpoint.
                 let session = state.drain.session();
-                tokio::spawn(async move {
+                aside::spawn(async move {
                     one(state, jobs, record, stop, every).await;
                     drop((session, permit));
                 });
@@ -55,7 +56,7 @@ pub(crate) async fn run(state: AppState, jobs: Arc<JobFolder>, options: JobsOpti
                 () = state.drain.begun() => return,
                 _ = sweep.tick() => {
                     let jobs = jobs.clone();
-                    let _ = tokio::task::spawn_blocking(move || jobs.sweep()).await;
+                    let _ = aside::wait(move || jobs.sweep()).await;
                 }
             },
         }
@@ -84,7 +85,7 @@ async fn one(state: AppState, jobs: Arc<JobFolder>, record: Record, stop: Arc<At
     }
     let settled = {
         let id = id.clone();
-        tokio::task::spawn_blocking(move || jobs.settle(&id, outcome)).await
+        aside::wait(move || jobs.settle(&id, outcome)).await
     };
     let phase = settled.unwrap_or(Phase::Waiting);
     let outcome = if phase == Phase::Waiting { "returned" } else { phase.name() };
@@ -126,7 +127,7 @@ async fn work(
         JobWatch::new(jobs.clone(), record.id.clone(), stop.clone(), state.drain.clone(), begun.seat, every);
     let (listener, slot) = (begun.listener, begun.held);
     let (path, metrics) = (jobs.input(&record.id), state.metrics.clone());
-    let heard = tokio::task::spawn_blocking(move || {
+    let heard = aside::wait(move || {
         let rate = listener.info().sample_rate as u32;
         let unit = Unit {
             id: record.name.clone(),
@@ -154,14 +155,14 @@ async fn work(
         Ok((heard, counts))
     });
     match heard.await {
-        Ok(Ok((Ok((text, seconds)), ..))) => Outcome::Done(text, seconds),
-        Ok(Ok((Err(_), ..))) if stop.load(Ordering::Relaxed) => Outcome::Cancelled,
-        Ok(Ok((Err(JobError::Stopped), counts))) => Outcome::Returned { counts },
-        Ok(Ok((Err(JobError::Engine(voce_engine::EngineError::Stopped(_))), ..))) => {
+        Some(Ok((Ok((text, seconds)), ..))) => Outcome::Done(text, seconds),
+        Some(Ok((Err(_), ..))) if stop.load(Ordering::Relaxed) => Outcome::Cancelled,
+        Some(Ok((Err(JobError::Stopped), counts))) => Outcome::Returned { counts },
+        Some(Ok((Err(JobError::Engine(voce_engine::EngineError::Stopped(_))), ..))) => {
             Outcome::Returned { counts: true }
         }
-        Ok(Ok((Err(error), ..)) | Err(error)) => Outcome::Failed(Fault::new(error.code(), told(&error))),
-        Err(_) => Outcome::Returned { counts: true },
+        Some(Ok((Err(error), ..)) | Err(error)) => Outcome::Failed(Fault::new(error.code(), told(&error))),
+        None => Outcome::Returned { counts: true },
     }
 }
 

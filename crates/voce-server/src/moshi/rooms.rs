@@ -15,6 +15,7 @@ use voce_engine::EngineError;
 use voce_engine::codec::{Codec, FrameDecoder};
 
 use super::tags::{Tag, handshake};
+use crate::core::aside;
 use crate::core::audio_out::Encoder;
 use crate::core::budget::{Budget, Share};
 use crate::core::caller::Caller;
@@ -233,7 +234,7 @@ impl Producer {
         let (frames, queue) = mpsc::channel(FRAMES);
         let (tell, failed) = oneshot::channel();
         let rooms = rooms.clone();
-        tokio::task::spawn_blocking(move || {
+        aside::detach(move || {
             let _share = share;
             if let Err(error) = decode(&rooms, &place.0, queue) {
                 let _ = tell.send(error);

@@ -15,6 +15,7 @@ use voce_audio::{AudioFormat, RawEncoding, Resampler};
 use voce_engine::speaker::TextSender;
 
 use super::wire::{TtsIn, TtsOut, pack, unpack};
+use crate::core::aside;
 use crate::core::audio_out::{Breath, Encoder};
 use crate::core::body;
 use crate::core::error::ServerError;
@@ -274,7 +275,7 @@ impl Talk {
         shape: Shape,
     ) -> Result<Self, ServerError> {
         let (text, pieces) = mpsc::channel(PIECES);
-        tokio::task::spawn_blocking(move || feed(speaker, pieces));
+        aside::detach(move || feed(speaker, pieces));
         let ogg = match shape {
             Shape::Ogg | Shape::OggMessages => Some(Encoder::new(AudioFormat::OggOpus, RATE)?),
             Shape::Pcm | Shape::PcmMessages => None,

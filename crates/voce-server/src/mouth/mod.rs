@@ -16,6 +16,7 @@ use voce_engine::store::Store;
 use voce_engine::{EngineError, SpeakRequest, Speaker, SpeechStream};
 
 use crate::core::admission::{Gate, Room};
+use crate::core::aside;
 use crate::core::budget::Budget;
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
@@ -181,7 +182,7 @@ impl Mouth {
         let begin = |model: Arc<Loaded>| {
             let work = work.clone();
             async move {
-                let done = tokio::task::spawn_blocking(move || work(&model)).await;
+                let done = aside::wait(move || work(&model)).await;
                 done.unwrap_or(Err(EngineError::Broken))
             }
         };

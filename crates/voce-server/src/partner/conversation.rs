@@ -14,6 +14,7 @@ use voce_engine::{EngineError, StageTime};
 
 use super::Partner;
 use crate::core::admission::Permit;
+use crate::core::aside;
 use crate::core::error::ServerError;
 use crate::core::journal::Tap;
 use crate::core::limits::LEAST_AUDIO;
@@ -260,10 +261,8 @@ impl Drop for Conversation {
         self.partner.replicas.left();
         // The slot is free for others when the model's own is: it lets go of a conversation between two steps.
         let (audio, seat, permit) = (self.audio.take(), self.seat.take(), self.permit.take());
-        if let (Some(mut audio), Some(seat), Ok(runtime)) =
-            (audio, seat, tokio::runtime::Handle::try_current())
-        {
-            runtime.spawn(async move {
+        if let (Some(mut audio), Some(seat), Ok(_)) = (audio, seat, tokio::runtime::Handle::try_current()) {
+            aside::spawn(async move {
                 let over = |cx: &mut Context<'_>| match audio.poll_hung_up(cx) {
                     Poll::Pending if !seat.is_gone(cx) => Poll::Pending,
                     _ => Poll::Ready(()),

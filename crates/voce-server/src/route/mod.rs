@@ -26,6 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+use crate::core::aside::{self, Boxed, Work};
 use crate::core::drain::{Drain, Session};
 use crate::core::limits;
 use crate::core::server::ServeError;
@@ -102,46 +103,51 @@ impl Route {
     }
 
     /// Routes until `stop`; then streams in flight have their time.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        let Self { listener, threads, shared } = self;
-        let watching = tokio::spawn(find(shared.clone()));
-        let places = Arc::new(Semaphore::new(shared.options.connections));
-        let mut stop = std::pin::pin!(stop);
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = stop.as_mut() => break,
-            };
-            let (stream, from) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            // Who is too many is let go at once.
-            let Ok(place) = places.clone().try_acquire_owned() else { continue };
-            let _ = stream.set_nodelay(true);
-            // The thread that serves it waits for its socket, and no other.
-            let Ok(stream) = stream.into_std() else { continue };
-            let seat = threads.seat();
-            let thread = seat.thread.clone();
-            let guest = Arc::new(Guest { _place: place, _session: shared.drain.session(), _seat: seat });
-            let shared = shared.clone();
-            thread.spawn(async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => connection(shared, stream, from, guest).await,
-                    Err(error) => tracing::warn!(%error, "cannot serve a connection"),
-                }
-            });
-        }
-        drop(listener);
-        shared.drain.begin(shared.options.drain);
-        let _ = tokio::time::timeout(shared.options.drain, shared.drain.idle()).await;
-        watching.abort();
-        // Streams that are still there end with their threads.
-        drop(threads);
+    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Boxed<'static, ()> {
+        self.pass_on(Box::pin(stop))
+    }
+
+    fn pass_on(self, mut stop: Work) -> Boxed<'static, ()> {
+        Box::pin(async move {
+            let Self { listener, threads, shared } = self;
+            let watching = aside::spawn(find(shared.clone()));
+            let places = Arc::new(Semaphore::new(shared.options.connections));
+            loop {
+                let accepted = tokio::select! {
+                    accepted = listener.accept() => accepted,
+                    () = stop.as_mut() => break,
+                };
+                let (stream, from) = match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                };
+                // Who is too many is let go at once.
+                let Ok(place) = places.clone().try_acquire_owned() else { continue };
+                let _ = stream.set_nodelay(true);
+                // The thread that serves it waits for its socket, and no other.
+                let Ok(stream) = stream.into_std() else { continue };
+                let seat = threads.seat();
+                let thread = seat.thread.clone();
+                let guest = Arc::new(Guest { _place: place, _session: shared.drain.session(), _seat: seat });
+                let shared = shared.clone();
+                thread.spawn(async move {
+                    match TcpStream::from_std(stream) {
+                        Ok(stream) => connection(shared, stream, from, guest).await,
+                        Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+                    }
+                });
+            }
+            drop(listener);
+            shared.drain.begin(shared.options.drain);
+            let _ = tokio::time::timeout(shared.options.drain, shared.drain.idle()).await;
+            watching.abort();
+            // Streams that are still there end with their threads.
+            drop(threads);
+        })
     }
 }
 
@@ -194,7 +200,8 @@ async fn find(shared: Arc<Shared>) {
             found.extend(shared.nodes.status().iter().map(|node| node.address));
         }
         for node in shared.nodes.update(&found) {
-            watches.spawn(shared.nodes.clone().watch(node));
+            let watch: Work = Box::pin(shared.nodes.clone().watch(node));
+            watches.spawn(watch);
         }
         while watches.try_join_next().is_some() {}
         tokio::time::sleep(LOOK_UP).await;

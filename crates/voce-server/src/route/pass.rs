@@ -18,6 +18,7 @@ use super::held::Held;
 use super::opening::{Opened, Opening, counts, is_full, open};
 use super::stream::Stream;
 use super::{Guest, Shared};
+use crate::core::aside;
 use crate::core::health::json_response;
 
 /// Routes of live recognition, whose streams can go on elsewhere.
@@ -125,7 +126,7 @@ async fn socket(shared: Arc<Shared>, guest: Arc<Guest>, mut request: Request<Inc
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = agreed.headers().clone();
     let counts = counts(agreed.headers());
-    tokio::spawn(async move {
+    aside::spawn(async move {
         let _guest = guest;
         let (Ok(client), Ok(machine)) = (client.await, machine.await) else { return };
         if LIVE.iter().any(|path| opening.path.starts_with(path)) {

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::core::aside::Work;
 use crate::core::caller::Caller;
 use crate::core::socket_io::StallGuard;
 use crate::core::state::AppState;
@@ -60,7 +61,7 @@ pub(crate) async fn run(listener: TcpListener, state: AppState) {
         };
         let state = state.clone();
         let session = state.drain.session();
-        tasks.spawn(caller.scope(async move {
+        let work: Work = Box::pin(caller.scope(async move {
             let over = state.drain.clone();
             let (read, write) = tokio::io::split(stream);
             let (sender, events) = mpsc::channel(EVENTS);
@@ -73,6 +74,7 @@ pub(crate) async fn run(listener: TcpListener, state: AppState) {
             }
             drop((place, session));
         }));
+        tasks.spawn(work);
     }
     // The server's own wait sees the sessions; this one only keeps their tasks.
     while tasks.join_next().await.is_some() {}

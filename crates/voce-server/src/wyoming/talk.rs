@@ -11,6 +11,7 @@ use voce_audio::{RawEncoding, RawFormat};
 use voce_engine::speaker::TextSender;
 
 use super::event::{self, Event};
+use crate::core::aside;
 use crate::core::error::ServerError;
 use crate::core::socket_io::StallGuard;
 use crate::core::state::AppState;
@@ -267,7 +268,7 @@ impl Talk {
         };
         let (speaker, mut utterance) = mouth.speak_live(ask).await?;
         let (text, pieces) = mpsc::channel(PIECES);
-        tokio::task::spawn_blocking(move || feed(speaker, pieces));
+        aside::detach(move || feed(speaker, pieces));
         let mut received = first.len();
         let _ = text.send(first).await;
         let mut text = Some(text);

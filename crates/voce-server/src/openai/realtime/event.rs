@@ -5,6 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tungstenite::Utf8Bytes;
 
+use crate::core::aside;
 use crate::core::error::ServerError;
 use crate::core::json;
 use crate::core::limits::{MAX_APPEND, MAX_CONTROL_MESSAGE, MAX_NAME};
@@ -44,7 +45,7 @@ pub(super) async fn read(text: Utf8Bytes) -> Read {
     if text.len() <= LONG {
         return read_now(text);
     }
-    let read = tokio::task::spawn_blocking(move || read_now(text)).await;
+    let read = aside::wait(move || read_now(text)).await;
     read.unwrap_or(Read { id: None, event: Err(ServerError::Internal) })
 }
 
