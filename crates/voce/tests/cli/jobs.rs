@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -110,6 +111,9 @@ impl Drop for Nats {
     }
 }
 
+/// Longer than workers take to say anything.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 /// Lines that workers have said, whoever they are.
 #[derive(Default)]
 struct Said {
@@ -134,10 +138,9 @@ impl Said {
     }
 
     fn until(&self, is_enough: impl Fn(&[String]) -> bool) {
-        let mut lines = self.lines.lock().unwrap();
-        while !is_enough(&lines) {
-            lines = self.more.wait(lines).unwrap();
-        }
+        let lines = self.lines.lock().unwrap();
+        let (lines, late) = self.more.wait_timeout_while(lines, PATIENCE, |lines| !is_enough(lines)).unwrap();
+        assert!(!late.timed_out(), "workers said no more than\n{}", lines.join("\n"));
     }
 }
 
@@ -236,6 +239,8 @@ fn kills_a_restart_and_a_cut_off_worker_lose_nothing() {
     said.wait("kept", 10);
     first.kill();
     let fourth = Worker::start(&s, &nats, &flags, &said);
+    // One that has not found the server yet would end when it restarts.
+    said.wait("works for nano-ear", 4);
     said.wait("kept", 40);
     // Cut off with jobs at hand, until all others are done: its jobs wait for others beyond the server's patience.
     signal(&second.0, "-STOP");

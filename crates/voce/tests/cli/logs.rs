@@ -4,7 +4,7 @@ use std::fs::File;
 
 use serde_json::{Value, json};
 
-use crate::sandbox::{Sandbox, arg, model};
+use crate::sandbox::{Sandbox, arg, model, stderr};
 use crate::serve::{ask, ask_bytes, start_logged};
 
 /// Words that stand nowhere else.
@@ -53,5 +53,19 @@ fn keys_texts_and_transcripts_stay_out_of_the_log() {
     assert!(log.contains("/v1/audio/speech") && log.contains("/v1/listen"), "{log}");
     for secret in [KEY, WRONG_KEY, TEXT, FIELD, &said[..10]] {
         assert!(!log.contains(secret), "{secret:?} is in the log:\n{log}");
+    }
+}
+
+#[test]
+fn a_filter_that_is_none_is_told_of_and_another_is_taken() {
+    let sandbox = Sandbox::new();
+    let said = |filter: &str| {
+        let run = sandbox.command(&["list"]).env("VOCE_LOG", filter).output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        stderr(&run)
+    };
+    assert!(said("voce_engine=loud").contains("VOCE_LOG is no filter"));
+    for filter in ["", "debug", "warn,voce_engine=debug"] {
+        assert!(!said(filter).contains("VOCE_LOG"), "{filter}");
     }
 }
