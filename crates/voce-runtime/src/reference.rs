@@ -167,7 +167,7 @@ pub fn tolerance(format: Format) -> f64 {
     match format {
         Format::F32 => 1e-5,
         Format::Bf16 => 1e-2,
-        Format::Int8 | Format::Int4 => 4e-2,
+        Format::Int8 | Format::Int4 => 3e-2,
         Format::Fp8 => 6e-2,
     }
 }
