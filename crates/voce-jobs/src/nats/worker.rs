@@ -220,7 +220,7 @@ impl Worker {
                     consumer = None;
                     tokio::time::sleep(PAUSE).await;
                 } else if came == 0 && self.options.until_empty && jobs.is_empty() {
-                    // What was given back for a while is still to be done.
+                    // A job that was given back for a while has still to be done.
                     let Some(due) = self.due().take().filter(|due| *due > Instant::now()) else { break };
                     tokio::select! {
                         () = tokio::time::sleep_until(due.into()) => {}

@@ -125,7 +125,7 @@ impl Route {
                         continue;
                     }
                 };
-                // Who is too many is let go at once.
+                // A connection for which there is no place is closed at once.
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
                 let _ = stream.set_nodelay(true);
                 // The thread that serves it waits for its socket, and no other.
