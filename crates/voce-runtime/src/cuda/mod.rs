@@ -16,6 +16,8 @@ mod driver;
 #[cfg(feature = "cuda-emulator")]
 mod emulator;
 mod error;
+#[cfg(feature = "cuda")]
+mod events;
 mod fingerprint;
 mod fp8;
 mod frame;

@@ -9,6 +9,7 @@ use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
 
 use super::driver::{Address, Command, DeviceInfo, Driver, Graph, KernelId, MEETING, Shape, Stream};
+use super::events::{Events, Moments};
 use super::products::{Plan, ProductKey, check_lt};
 use super::program::Parts;
 use super::{CudaError, compiled, libraries, program};
@@ -25,40 +26,6 @@ pub(super) const WORKSPACE: usize = 32 << 20;
 thread_local! {
     /// The context that calls of this thread go to.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Events that mark places in a stream.
-#[derive(Default)]
-pub(super) struct Events(Vec<cu::CUevent>);
-
-impl Events {
-    pub(super) fn make(&mut self) -> Result<cu::CUevent, CudaError> {
-        let mut event = std::ptr::null_mut();
-        // SAFETY: a place for the result.
-        check("cuEventCreate", unsafe { cu::cuEventCreate(&mut event, 0) })?;
-        self.0.push(event);
-        Ok(event)
-    }
-
-    /// Milliseconds from each to the next, after the stream was waited for.
-    pub(super) fn elapsed(&self) -> Result<Vec<f32>, CudaError> {
-        let between = |pair: &[cu::CUevent]| {
-            let mut ms = 0.0;
-            // SAFETY: both were recorded and have come to pass.
-            check("cuEventElapsedTime", unsafe { cu::cuEventElapsedTime_v2(&mut ms, pair[0], pair[1]) })?;
-            Ok(ms)
-        };
-        self.0.windows(2).map(between).collect()
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        // SAFETY: made above; the driver keeps what is still in use.
-        self.0.iter().for_each(|&e| unsafe {
-            cu::cuEventDestroy_v2(e);
-        });
-    }
 }
 
 /// Held shared by streams that capture, and exclusively by calls that wait for the whole device: CUDA refuses to do both at
@@ -88,7 +55,7 @@ pub(crate) struct Nvidia {
     early: bool,
     pub(super) workspaces: Mutex<HashMap<u64, Address>>,
     /// Moments of streams.
-    moments: Mutex<HashMap<u64, Events>>,
+    moments: Mutex<HashMap<u64, Moments>>,
 }
 
 // SAFETY: handles of the driver and of cuBLASLt may be used from any thread; plans are behind a lock.
@@ -309,12 +276,16 @@ impl Nvidia {
 
     /// Records an event of a stream, or that its graph is to record it each time.
     fn note(&self, stream: Stream, moment: usize) -> Result<(), CudaError> {
-        let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
-        let Some(event) = moments.get(&stream.0).and_then(|e| e.0.get(moment)) else { return Ok(()) };
+        let mut moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(moments) = moments.get_mut(&stream.0) else { return Ok(()) };
+        let Some(event) = moments.get(moment) else { return Ok(()) };
         let external = cu::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
         let flags = if self.captures(stream)? { external } else { 0 };
         // SAFETY: a stream of this device and its event.
-        check("cuEventRecord", unsafe { cu::cuEventRecordWithFlags(*event, stream.0 as cu::CUstream, flags) })
+        let recorded = unsafe { cu::cuEventRecordWithFlags(event, stream.0 as cu::CUstream, flags) };
+        check("cuEventRecord", recorded)?;
+        moments.note(moment);
+        Ok(())
     }
 
     fn launch_kernel(
@@ -485,8 +456,8 @@ impl Driver for Nvidia {
         let equip = || {
             let workspace = self.alloc(WORKSPACE)?;
             self.workspaces.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, workspace);
-            let mut moments = Events::default();
-            (0..=MEETING).try_for_each(|_| moments.make().map(drop))?;
+            let mut moments = Moments::default();
+            (0..=MEETING).try_for_each(|_| moments.make())?;
             self.moments.lock().unwrap_or_else(|e| e.into_inner()).insert(stream.0, moments);
             Ok(stream)
         };
@@ -549,7 +520,7 @@ impl Driver for Nvidia {
         self.enter()?;
         let event = {
             let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
-            moments.get(&stream.0).and_then(|e| e.0.get(moment)).copied()
+            moments.get(&stream.0).and_then(|m| m.get(moment))
         };
         // SAFETY: an event of this device, which its stream keeps.
         event.map_or(Ok(()), |event| check("cuEventSynchronize", unsafe { cu::cuEventSynchronize(event) }))
@@ -560,7 +531,7 @@ impl Driver for Nvidia {
         self.note(other, MEETING)?;
         let event = {
             let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
-            moments.get(&other.0).and_then(|e| e.0.get(MEETING)).copied()
+            moments.get(&other.0).and_then(|m| m.get(MEETING))
         };
         let Some(event) = event else { return Ok(()) };
         // SAFETY: a stream and an event of this device; what the event stands for is fixed by this call.
@@ -648,10 +619,11 @@ impl Driver for Nvidia {
     fn between(&self, stream: Stream, from: usize, to: usize) -> Option<f32> {
         self.enter().ok()?;
         let moments = self.moments.lock().unwrap_or_else(|e| e.into_inner());
-        let events = &moments.get(&stream.0)?.0;
+        let moments = moments.get(&stream.0)?;
+        let (from, to) = (moments.get_noted(from)?, moments.get_noted(to)?);
         let mut ms = 0.0;
         // SAFETY: events of this device; an event that was not reached yet gives an error code.
-        let code = unsafe { cu::cuEventElapsedTime_v2(&mut ms, *events.get(from)?, *events.get(to)?) };
+        let code = unsafe { cu::cuEventElapsedTime_v2(&mut ms, from, to) };
         (code == cu::CUresult::CUDA_SUCCESS).then_some(ms)
     }
 

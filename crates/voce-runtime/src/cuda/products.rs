@@ -8,7 +8,8 @@ use cudarc::driver::sys as cu;
 
 use super::CudaError;
 use super::driver::{Address, Driver, Product, ProductKind, Stream};
-use super::nvidia::{Events, Nvidia, WORKSPACE, check, out_of_memory};
+use super::events::Events;
+use super::nvidia::{Nvidia, WORKSPACE, check, out_of_memory};
 
 /// Rows from which the algorithms of a product are tried against each other, as the class counts them that shares one.
 const TRIED_ROWS: u32 = 80;
