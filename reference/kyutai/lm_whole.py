@@ -74,6 +74,25 @@ def talk(out: Path, seed: int, frames: int):
     save(out / "dump.safetensors", {"pcm": pcm[:, 0], "frames": told, "decoded": torch.cat(said, -1)[:, 0]})
     save_json(out / "trace.json", {"text": words})
     print("talk", "least margin", least, words)
+    late(out, config, mimi, pcm)
+
+
+def late(out: Path, config: dict, mimi, pcm):
+    """The same weights and sound with text that comes a step late, as the published models' does not."""
+    config = dict(config, delays=[1] + config["delays"][1:])
+    lm_gen = LMGen(loaders.get_moshi_lm(out / "model.safetensors", copy.deepcopy(config), dtype=torch.float32), use_sampling=False)
+    taps, told = Taps(lm_gen.lm_model), []
+    with lm_gen.streaming(2), mimi.streaming(2):
+        for t, chunk in enumerate(pcm.split(mimi.frame_size, dim=-1)):
+            codes = mimi.encode(chunk)
+            for _ in range(2 if t == 0 else 1):
+                frame = lm_gen.step(codes)
+            if frame is not None:
+                told.append(frame.clone())
+    taps.close()
+    least = min(margin(torch.stack(taps.text)), margin(torch.stack([torch.stack(d, 1) for d in taps.depth])))
+    save(out / "late.safetensors", {"frames": torch.cat(told, -1).int()})
+    print("late text", "least margin", least)
 
 
 def say(out: Path, seed: int):

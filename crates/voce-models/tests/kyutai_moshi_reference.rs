@@ -101,48 +101,42 @@ fn fewer_codes_are_the_first_of_all_and_company_changes_nothing() {
     }
 }
 
-fn moshi(exec: &mut Exec) -> (Case, Moshi) {
-    let case = Case::open("talk");
+fn moshi(exec: &mut Exec, case: &Case) -> Moshi {
     let c = case.config.clone();
     let mimi = case.mimi(c.dep_q.max(c.given()));
     let tokenizer = Tokenizer::from_file(case.dir.join("tokenizer.model")).unwrap();
     let parts = MoshiParts { config: c, tokenizer, mimi, formats: case.formats };
-    let model = Moshi::load(exec, &case.loader, parts).unwrap().unwrap();
-    (case, model)
+    Moshi::load(exec, &case.loader, parts).unwrap().unwrap()
 }
 
-/// A whole conversation: what is heard goes through the codec, what is said comes back as tokens, text and samples.
-#[test]
-fn a_conversation_is_the_packages() {
-    let mut exec = backend::exec(2);
-    let (case, model) = moshi(&mut exec);
+/// What a model says in answer to a recording: tokens, samples and text.
+type Said = (Vec<u32>, Vec<f32>, String);
+
+/// What a model says to `streams` recordings of `length` samples each. The second joins later; both hear their own, and
+/// slot 1 stays empty.
+fn converse(exec: &mut Exec, model: &Moshi, pcm: &[f32], streams: usize) -> Vec<Said> {
     let greedy = TalkRequest::default().with_temperature(Some(0.0));
     model.check(&greedy).unwrap();
-    let (size, pcm) = (model.info().frame_size, case.dump("pcm"));
-    let [streams, length] = case.shape("pcm")[..] else { panic!("samples by stream") };
-    let [_, columns, frames] = case.shape("frames")[..] else { panic!("frames by stream") };
-    let (want, decoded) = (case.tokens("frames"), case.dump("decoded"));
-    assert_eq!((length, frames), (frames * size, length / size), "an answer for every frame");
-    let texts = case.json("trace.json");
+    let (size, length) = (model.info().frame_size, pcm.len() / streams);
+    let frames = length / size;
     let mut partner = model.partner(streams + 1);
-    // The second joins later; both hear their own, and slot 1 stays empty.
     let slots = [2, 0];
     let mut at = [0; 2];
-    let mut said: Vec<(Vec<u32>, Vec<f32>, String)> = vec![Default::default(); streams];
+    let mut said: Vec<Said> = vec![Default::default(); streams];
     for round in 0.. {
         let live: Vec<usize> = (0..streams).filter(|&s| at[s] < frames && round >= 3 * s).collect();
         if live.is_empty() {
             break;
         }
         for &s in live.iter().filter(|&&s| at[s] == 0) {
-            partner.start(&mut exec, slots[s], &greedy);
+            partner.start(exec, slots[s], &greedy);
         }
         let samples: Vec<f32> =
             live.iter().flat_map(|&s| &pcm[s * length + at[s] * size..][..size]).copied().collect();
         let rows: Vec<usize> = live.iter().map(|&s| slots[s]).collect();
-        partner.step(&mut exec, &rows, &samples);
+        partner.step(exec, &rows, &samples);
         let mut out = Vec::new();
-        partner.fetch(&mut exec, &rows, &mut out);
+        partner.fetch(exec, &rows, &mut out);
         for (&s, uttered) in live.iter().zip(out) {
             said[s].0.extend(uttered.tokens);
             said[s].1.extend(uttered.samples);
@@ -150,21 +144,52 @@ fn a_conversation_is_the_packages() {
             at[s] += 1;
         }
     }
+    said
+}
+
+/// The dumped tokens of a stream, frame by frame.
+fn by_frame(case: &Case, stream: usize) -> Vec<u32> {
+    let [_, columns, frames] = case.shape("frames")[..] else { panic!("frames by stream") };
+    let want = case.tokens("frames");
+    let at = |t: usize, k: usize| want[(stream * columns + k) * frames + t];
+    (0..frames).flat_map(|t| (0..columns).map(move |k| (t, k))).map(|(t, k)| at(t, k)).collect()
+}
+
+/// A whole conversation: what is heard goes through the codec, what is said comes back as tokens, text and samples.
+#[test]
+fn a_conversation_is_the_packages() {
+    let mut exec = backend::exec(2);
+    let case = Case::open("talk");
+    let model = moshi(&mut exec, &case);
+    let [streams, length] = case.shape("pcm")[..] else { panic!("samples by stream") };
+    assert_eq!(case.shape("frames")[2] * model.info().frame_size, length, "an answer for every frame");
+    let (decoded, texts) = (case.dump("decoded"), case.json("trace.json"));
+    let said = converse(&mut exec, &model, &case.dump("pcm"), streams);
     for (s, (tokens, samples, text)) in said.iter().enumerate() {
-        let by_frame: Vec<u32> = (0..frames)
-            .flat_map(|t| (0..columns).map(move |k| (k, t)))
-            .map(|(k, t)| want[(s * columns + k) * frames + t])
-            .collect();
-        assert_eq!(*tokens, by_frame, "stream {s}");
+        assert_eq!(*tokens, by_frame(&case, s), "stream {s}");
         check("samples", samples, &decoded[s * length..][..length], 1e-4);
         assert_eq!(text.trim_start(), texts["text"][s].as_str().unwrap().trim_start());
+    }
+}
+
+/// The same weights where text comes a step late, too: until then the model sees where it starts from.
+#[test]
+fn late_text_is_the_packages() {
+    let mut exec = backend::exec(2);
+    let mut case = Case::open("talk");
+    let (pcm, streams) = (case.dump("pcm"), case.shape("pcm")[0]);
+    case.config.delays[0] = 1;
+    let model = moshi(&mut exec, &case);
+    let case = case.dumped_in("late.safetensors");
+    for (s, (tokens, ..)) in converse(&mut exec, &model, &pcm, streams).iter().enumerate() {
+        assert_eq!(*tokens, by_frame(&case, s), "stream {s}");
     }
 }
 
 #[test]
 fn requests_that_make_no_sense_are_named() {
     let mut exec = backend::exec(1);
-    let (_, model) = moshi(&mut exec);
+    let model = moshi(&mut exec, &Case::open("talk"));
     for (request, says) in [
         (TalkRequest::default().with_temperature(Some(-0.1)), "temperature"),
         (TalkRequest::default().with_text_temperature(Some(f32::NAN)), "text temperature"),

@@ -8,8 +8,8 @@ use voce_runtime::{MAX_SAMPLED, RopeStyle};
 
 use super::conditioner::Conditioner;
 
-/// Of every RMS norm.
-const EPS: f32 = 1e-8;
+/// Kinds of RMS norms, and what each adds to the mean square.
+const NORMS: [(&str, f32); 2] = [("rms_norm_f32", 1e-8), ("rms_norm", 1e-5)];
 /// Codebooks, layers, heads and conditioners that a configuration may ask for.
 const MOST_PARTS: usize = 256;
 /// The widest row that a configuration may ask for.
@@ -121,7 +121,7 @@ pub struct KyutaiConfig {
     pub quantize: bool,
     /// Low-rank additions to the weights.
     pub lora: bool,
-    /// `moshi`, `stt`, `tts` or `hibiki`; found by the rest when absent.
+    /// `moshi`, `stt` or `tts`; found by the rest when absent.
     pub model_type: Option<String>,
     /// How speech was trained.
     pub tts_config: Option<TtsConfig>,
@@ -343,7 +343,8 @@ impl KyutaiConfig {
             true => Ok(()),
             false => Err(format!("{what} '{value}' is unknown: {} can be run", known.join(", "))),
         };
-        known("norm", &self.norm, &["rms_norm_f32", "rms_norm"])?;
+        known("norm", &self.norm, &NORMS.map(|(name, _)| name))?;
+        known("model_type", self.model_type.as_deref().unwrap_or("moshi"), &["moshi", "stt", "tts"])?;
         known("gating", &self.gating, &["silu"])?;
         known("positional_embedding", &self.positional_embedding, &["rope", "none"])?;
         for (on, what) in [
@@ -361,6 +362,9 @@ impl KyutaiConfig {
         }
         if self.delays.iter().any(|&d| d > MOST_PARTS) {
             return Err(format!("a delay of more than {MOST_PARTS} steps"));
+        }
+        if self.kind() == Kind::Tts && self.delays[0] > 0 {
+            return Err(format!("text of a voice has a delay of {}: 0 can be run", self.delays[0]));
         }
         if self.dep_q > self.n_q {
             return Err(format!("dep_q is {}: more than n_q, {}", self.dep_q, self.n_q));
@@ -452,6 +456,16 @@ impl KyutaiConfig {
         }
     }
 
+    /// Whether a recogniser can run it: text and codes of a step are of one moment there.
+    pub fn check_hearing(&self) -> Result<(), ConfigError> {
+        match self.delays.iter().find(|&&delay| delay > 0) {
+            None => Ok(()),
+            Some(delay) => Err(ConfigError::Unsupported(format!(
+                "a recogniser's stream has a delay of {delay}: 0 can be run"
+            ))),
+        }
+    }
+
     /// What it was trained for.
     pub fn kind(&self) -> Kind {
         match self.model_type.as_deref() {
@@ -490,7 +504,7 @@ impl KyutaiConfig {
             head_dim: self.dim / self.num_heads,
             rope: (self.positional_embedding == "rope").then_some(RopeStyle::Interleaved),
             theta: self.max_period as f32,
-            eps: EPS,
+            eps: NORMS.into_iter().find(|(name, _)| *name == self.norm).map_or(NORMS[0].1, |(_, eps)| eps),
             head_norm: false,
             window: Some(self.context),
             names: DecoderNames::Moshi,

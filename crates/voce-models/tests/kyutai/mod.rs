@@ -64,6 +64,12 @@ impl Case {
         numbers.iter().map(|&t| u32::try_from(t).unwrap_or(NONE)).collect()
     }
 
+    /// Reads dumped tensors from another file of the folder.
+    pub fn dumped_in(mut self, file: &str) -> Self {
+        self.dump = SafetensorsFile::open(&self.dir.join(file)).unwrap();
+        self
+    }
+
     /// A file of the folder as JSON.
     pub fn json(&self, file: &str) -> serde_json::Value {
         serde_json::from_str(&std::fs::read_to_string(self.dir.join(file)).unwrap()).unwrap()

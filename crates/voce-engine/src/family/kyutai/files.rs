@@ -52,6 +52,11 @@ pub(in crate::family) struct MimiFile {
 }
 
 impl Files {
+    /// Refuses what no recogniser here can be.
+    pub(in crate::family) fn check_hearing(&self) -> Result<(), EngineError> {
+        self.config.check_hearing().map_err(|e| bad_config(&self.folder.join("config.json"), e))
+    }
+
     /// Finds a model's files and reads its configuration.
     pub(in crate::family) fn find(store: &Store, reference: &str) -> Result<Self, EngineError> {
         let located = store.find(reference)?;

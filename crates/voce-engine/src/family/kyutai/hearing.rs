@@ -22,6 +22,7 @@ pub(in crate::family) fn open(
     precision: Precision,
 ) -> Result<OpenedHearing, EngineError> {
     let files = Files::find(store, reference)?;
+    files.check_hearing()?;
     let tokenizer = files.tokenizer()?;
     let formats = place.formats(precision)?;
     let from = files.sources(store, place, formats, files.config.n_q)?;

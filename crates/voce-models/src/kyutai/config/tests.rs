@@ -18,6 +18,9 @@ fn published_shapes_have_their_sizes() {
     moshi.check().unwrap();
     assert_eq!((moshi.kind(), moshi.backbone().ffn, moshi.depth().ffn), (Kind::Moshi, 11_264, 2816));
     assert_eq!((moshi.sets(), moshi.max_delay()), (8, 1));
+    // The package's two RMS norms differ in what they add.
+    let with = |norm: &str| KyutaiConfig { norm: norm.into(), ..KyutaiConfig::default() };
+    assert_eq!((with("rms_norm_f32").backbone().eps, with("rms_norm").depth().eps), (1e-8, 1e-5));
     // Exactly four times the width has a rule of its own.
     assert_eq!((gated(32, 8), gated(33, 8)), (21, 22));
 }
@@ -27,6 +30,7 @@ fn what_cannot_be_run_is_named() {
     for (from, to, says) in [
         (r#""norm":"rms_norm_f32""#, r#""norm":"layer_norm""#, "layer_norm"),
         (r#""gating":"silu""#, r#""gating":"none""#, "gating 'none'"),
+        (r#""model_type":"stt""#, r#""model_type":"hibiki""#, "model_type 'hibiki'"),
         (r#""causal":true"#, r#""causal":false"#, "causal"),
         (r#""n_q":32"#, r#""n_q":31"#, "delays"),
         (r#""num_heads":16,"num_layers":16"#, r#""num_heads":3,"num_layers":16"#, "heads"),
@@ -62,4 +66,16 @@ fn what_cannot_be_run_is_named() {
         let error = KyutaiConfig::from_json(&STT.replace(from, to)).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+}
+
+#[test]
+fn text_of_a_voice_and_streams_of_a_recogniser_have_no_delay() {
+    let late = STT.replace(r#""delays":[0,"#, r#""delays":[2,"#);
+    let stt = KyutaiConfig::from_json(&late).unwrap();
+    assert!(stt.check_hearing().unwrap_err().to_string().contains("a delay of 2"));
+    KyutaiConfig::from_json(STT).unwrap().check_hearing().unwrap();
+    let tts = late.replace(r#""model_type":"stt""#, r#""model_type":"tts""#);
+    assert!(
+        KyutaiConfig::from_json(&tts).unwrap_err().to_string().contains("text of a voice has a delay of 2")
+    );
 }

@@ -87,11 +87,14 @@ impl MoshiPartner {
         let mut moves = Vec::new();
         for &i in live {
             let Some(slot) = &self.slots[i] else { continue };
+            // Streams that start later still see where they start from, whatever was drawn for them.
+            if slot.step <= c.delays[TEXT] {
+                self.state.give(exec, &[i], TEXT, &initial[TEXT..=TEXT]);
+            }
             for k in 0..c.n_q {
                 let column = audio + k;
                 let delay = c.delays[k + 1];
                 if slot.step <= delay {
-                    // Streams that start later still see where they start from, whatever was drawn for them.
                     self.state.give(exec, &[i], column, &initial[column..=column]);
                 } else if k >= c.dep_q {
                     // The first frame is heard in two steps: step 0 sees no audio at all.
