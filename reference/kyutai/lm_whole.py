@@ -54,10 +54,8 @@ def folder(out: Path, config: dict, extra: dict, seed: int, codebooks: int):
     return gen, mimi, pieces, lm
 
 
-def talk(out: Path, seed: int, frames: int):
-    config = dict(moshi_make.CASES["moshi"], text_card=80)
-    gen, mimi, pieces, lm = folder(out, config, {"model_type": "moshi"}, seed, config["n_q"] - config["dep_q"])
-    pcm = sound(2, frames * mimi.frame_size, 24000, gen)
+def converse(lm, mimi, pcm):
+    """What a model says to sound, frame by frame: tokens, samples, and the least margin of its choices."""
     lm_gen, taps, told, said = LMGen(lm, use_sampling=False), Taps(lm), [], []
     with lm_gen.streaming(2), mimi.streaming(2):
         for t, chunk in enumerate(pcm.split(mimi.frame_size, dim=-1)):
@@ -69,29 +67,23 @@ def talk(out: Path, seed: int, frames: int):
                 said.append(mimi.decode(frame[:, 1:]).clone())
     taps.close()
     least = min(margin(torch.stack(taps.text)), margin(torch.stack([torch.stack(d, 1) for d in taps.depth])))
-    told = torch.cat(told, -1).int()
+    return torch.cat(told, -1).int(), torch.cat(said, -1)[:, 0], least
+
+
+def talk(out: Path, seed: int, frames: int):
+    config = dict(moshi_make.CASES["moshi"], text_card=80)
+    gen, mimi, pieces, lm = folder(out, config, {"model_type": "moshi"}, seed, config["n_q"] - config["dep_q"])
+    pcm = sound(2, frames * mimi.frame_size, 24000, gen)
+    told, said, least = converse(lm, mimi, pcm)
     words = ["".join(pieces.id_to_piece(int(t)).replace("▁", " ") for t in stream[0] if t > 3) for stream in told]
-    save(out / "dump.safetensors", {"pcm": pcm[:, 0], "frames": told, "decoded": torch.cat(said, -1)[:, 0]})
+    save(out / "dump.safetensors", {"pcm": pcm[:, 0], "frames": told, "decoded": said})
     save_json(out / "trace.json", {"text": words})
     print("talk", "least margin", least, words)
-    late(out, config, mimi, pcm)
-
-
-def late(out: Path, config: dict, mimi, pcm):
-    """The same weights and sound with text that comes a step late, as the published models' does not."""
-    config = dict(config, delays=[1] + config["delays"][1:])
-    lm_gen = LMGen(loaders.get_moshi_lm(out / "model.safetensors", copy.deepcopy(config), dtype=torch.float32), use_sampling=False)
-    taps, told = Taps(lm_gen.lm_model), []
-    with lm_gen.streaming(2), mimi.streaming(2):
-        for t, chunk in enumerate(pcm.split(mimi.frame_size, dim=-1)):
-            codes = mimi.encode(chunk)
-            for _ in range(2 if t == 0 else 1):
-                frame = lm_gen.step(codes)
-            if frame is not None:
-                told.append(frame.clone())
-    taps.close()
-    least = min(margin(torch.stack(taps.text)), margin(torch.stack([torch.stack(d, 1) for d in taps.depth])))
-    save(out / "late.safetensors", {"frames": torch.cat(told, -1).int()})
+    # The same weights and sound with text that comes a step late, as no published model has it.
+    late = dict(config, delays=[1] + config["delays"][1:])
+    lm = loaders.get_moshi_lm(out / "model.safetensors", late, dtype=torch.float32)
+    told, _, least = converse(lm, mimi, pcm)
+    save(out / "late.safetensors", {"frames": told})
     print("late text", "least margin", least)
 
 
