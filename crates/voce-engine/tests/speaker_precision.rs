@@ -57,14 +57,18 @@ fn led(case: &str, precision: Precision) -> (f64, f64) {
     (latents, snr(&got, &want))
 }
 
-/// Decibels of the first three frames of a request, left to itself.
+/// Decibels of the first three frames of a request, left to itself: the median of several seeds, since a small change of
+/// rounding moves a single one by several decibels either way.
 fn left_alone(case: &str, precision: Precision) -> f64 {
-    let say = |precision| {
+    let say = |precision, seed| {
         let t = Talker::new(case, &exact().with_precision(Some(precision)));
-        let request = t.request().with_max_frames(Some(3)).with_temperature(Some(0.3)).with_seed(1);
+        let request = t.request().with_max_frames(Some(3)).with_temperature(Some(0.3)).with_seed(seed);
         t.say("The quick brown fox.", &request)
     };
-    snr(&say(precision), &say(Precision::F32))
+    let mut of_seeds: Vec<f64> =
+        (1..=9).map(|seed| snr(&say(precision, seed), &say(Precision::F32, seed))).collect();
+    of_seeds.sort_by(f64::total_cmp);
+    of_seeds[of_seeds.len() / 2]
 }
 
 #[test]
@@ -74,8 +78,8 @@ fn each_precision_keeps_its_signal_to_noise_ratio() {
     for (precision, bounds) in [
         (Precision::F32, [110.0, 110.0, 200.0]),
         (Precision::Bf16, [42.0, 38.0, 27.0]),
-        (Precision::Int8, [30.0, 31.0, 20.0]),
-        (Precision::Int4, [13.0, 31.0, 10.0]),
+        (Precision::Int8, [30.0, 31.0, 22.0]),
+        (Precision::Int4, [13.0, 31.0, 11.0]),
     ] {
         for case in CASES {
             let (latents, codec) = led(case, precision);

@@ -7,23 +7,13 @@ mod kyutai;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kyutai::{Case, check};
+use kyutai::{Case, check, conditions};
 use voce_models::kyutai::{Condition, Conditioner, Fuser, Lm, LmState};
 use voce_nn::weights::{SafetensorsFile, Tensor};
 use voce_nn::{WeightError, Weights};
 use voce_runtime::{Exec, SampleRow, Sampling};
 
 const TOLERANCE: f32 = 2e-5;
-
-fn conditions(name: &str, stream: usize) -> Vec<Condition> {
-    match name {
-        "lm_plain" => {
-            let value = [Some("low"), None, Some("high")][stream].map(str::to_owned);
-            vec![Condition { name: "mood".into(), value }]
-        }
-        _ => Vec::new(),
-    }
-}
 
 /// What a step gives for one row.
 type Seen = (Vec<f32>, Vec<f32>, Vec<f32>, u32);

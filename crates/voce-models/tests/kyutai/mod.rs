@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend;
-use voce_models::kyutai::{KyutaiConfig, NONE};
+use voce_models::kyutai::{Condition, KyutaiConfig, NONE};
 use voce_models::mimi::{KyutaiMimiConfig, Mimi};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Formats, Loader, Precision, Weights};
@@ -73,6 +73,17 @@ impl Case {
     /// A file of the folder as JSON.
     pub fn json(&self, file: &str) -> serde_json::Value {
         serde_json::from_str(&std::fs::read_to_string(self.dir.join(file)).unwrap()).unwrap()
+    }
+}
+
+/// What a stream of a backbone's fixture was conditioned on.
+pub fn conditions(name: &str, stream: usize) -> Vec<Condition> {
+    match name {
+        "lm_plain" => {
+            let value = [Some("low"), None, Some("high")][stream].map(str::to_owned);
+            vec![Condition { name: "mood".into(), value }]
+        }
+        _ => Vec::new(),
     }
 }
 
