@@ -85,8 +85,6 @@ unsafe fn byte_sums<V: SplitDots, const AT_ONCE: bool>(
         while at < width {
             let nr = match rows {
                 1 if width == WAITING && !AT_ONCE => WAITING / V::OUTPUTS,
-                // Two steps at once need twice the weights in registers, which 256 bits have no room for beside eight rows.
-                _ if V::OUTPUTS < LANES && AT_ONCE && rows >= 8 => 1,
                 _ if V::OUTPUTS < LANES || width - at > LANES => 2,
                 _ => 1,
             };
@@ -94,13 +92,12 @@ unsafe fn byte_sums<V: SplitDots, const AT_ONCE: bool>(
             while r < rows {
                 let (to, row, output) = (sums.add(r * WAITING + at), first + r, o + at);
                 let mr = match rows - r {
-                    8.. if nr * V::OUTPUTS == 2 * LANES || nr * V::OUTPUTS < LANES => 8,
+                    8.. if nr * V::OUTPUTS == 2 * LANES => 8,
                     4.. => 4,
                     2.. => 2,
                     _ => 1,
                 };
                 match (mr, nr) {
-                    (8, 1) if V::OUTPUTS < LANES => block::<V, 8, 1, AT_ONCE>(g, row, output, to),
                     (8, _) => block::<V, 8, 2, AT_ONCE>(g, row, output, to),
                     (4, 1) => block::<V, 4, 1, AT_ONCE>(g, row, output, to),
                     (4, _) => block::<V, 4, 2, AT_ONCE>(g, row, output, to),
