@@ -97,7 +97,8 @@ impl World {
 
     fn probe(&mut self, tick: u64) {
         for (r, router) in self.routers.iter_mut().enumerate() {
-            for node in (0..NODES).filter(|node| (*node + r) as u64 % PROBE == tick % PROBE) {
+            let first = (tick + PROBE - r as u64 % PROBE) % PROBE;
+            for node in (first as usize..NODES).step_by(PROBE as usize) {
                 match self.nodes[node] {
                     State::Up => {
                         let free = SLOTS - self.on[node].len() as u32;

@@ -7,6 +7,8 @@ use super::dice::Dice;
 
 /// Probes without an answer after which a machine is taken for dead.
 const MISSED: u32 = 2;
+/// Machines that are drawn before those that may be are listed.
+const THROWS: usize = 8;
 
 /// What is known of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,26 +133,37 @@ impl Fleet {
 
     /// The machine for a stream that was refused by those of `tried`; none where no other can be asked.
     pub fn choose(&mut self, tried: &[usize]) -> Option<usize> {
-        let is_open = |i: &usize| !tried.contains(i);
-        let of = |fleet: &Self, wanted: fn(&Node) -> bool| -> Vec<usize> {
-            (0..fleet.len()).filter(is_open).filter(|i| wanted(&fleet.nodes[*i])).collect()
-        };
-        let mut among = of(self, |n| n.health == Health::Up && n.room() > 0);
-        if among.is_empty() {
-            // What is known may be old: those that are up say themselves whether they are full.
-            among = of(self, |n| n.health == Health::Up);
+        // What is known may be old: those that are up say themselves whether they are full.
+        let wanted: [fn(&Node) -> bool; 3] = [
+            |n| n.health == Health::Up && n.room() > 0,
+            |n| n.health == Health::Up,
+            |n| n.health == Health::Unknown,
+        ];
+        for wanted in wanted {
+            let Some(one) = self.draw(tried, wanted) else { continue };
+            let two = self.draw(tried, wanted).unwrap_or(one);
+            let chosen = if self.nodes[two].is_roomier(&self.nodes[one]) { two } else { one };
+            self.nodes[chosen].placed[0] = self.nodes[chosen].placed[0].saturating_add(1);
+            return Some(chosen);
         }
-        if among.is_empty() {
-            among = of(self, |n| n.health == Health::Unknown);
-        }
-        if among.is_empty() {
+        None
+    }
+
+    /// One of the machines that are `wanted` and not among `tried`, each as likely as any other. In a large fleet most are
+    /// wanted, so that a few throws find one sooner than a list of all.
+    fn draw(&mut self, tried: &[usize], wanted: fn(&Node) -> bool) -> Option<usize> {
+        let is_open = |nodes: &[Node], i: usize| wanted(&nodes[i]) && !tried.contains(&i);
+        if self.nodes.is_empty() {
             return None;
         }
-        let one = among[self.dice.below(among.len())];
-        let two = among[self.dice.below(among.len())];
-        let chosen = if self.nodes[two].is_roomier(&self.nodes[one]) { two } else { one };
-        self.nodes[chosen].placed[0] = self.nodes[chosen].placed[0].saturating_add(1);
-        Some(chosen)
+        for _ in 0..THROWS {
+            let i = self.dice.below(self.nodes.len());
+            if is_open(&self.nodes, i) {
+                return Some(i);
+            }
+        }
+        let open: Vec<usize> = (0..self.nodes.len()).filter(|i| is_open(&self.nodes, *i)).collect();
+        (!open.is_empty()).then(|| open[self.dice.below(open.len())])
     }
 }
 
