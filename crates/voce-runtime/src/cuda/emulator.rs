@@ -50,7 +50,8 @@ struct LateCopy {
 }
 
 /// How the kernels are compiled.
-const FLAGS: [&str; 6] = ["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-ffp-contract=off"];
+const FLAGS: [&str; 7] =
+    ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-ffp-contract=off"];
 
 fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
     CudaError::Failed { call, message: message.to_string() }
@@ -59,7 +60,7 @@ fn failed(call: &'static str, message: impl std::fmt::Display) -> CudaError {
 /// The kernels' entry points as the emulator calls them: `KERNEL(name, Args, threads)` in the sources.
 fn entries() -> String {
     let mut text = String::from(
-        "extern \"C\" int voce_emulate(const char* name, const unsigned* grid, unsigned block, unsigned shared, const void* args) {\n  dim3 g{grid[0], grid[1], grid[2]}, b{block, 1, 1};\n",
+        "extern \"C\" __attribute__((visibility(\"default\"))) int voce_emulate(const char* name, const unsigned* grid, unsigned block, unsigned shared, const void* args) {\n  dim3 g{grid[0], grid[1], grid[2]}, b{block, 1, 1};\n",
     );
     for (name, args) in program::declared() {
         let _ = writeln!(

@@ -40,8 +40,8 @@ voce_switch:
 
 namespace emulator {
 namespace {
-enum class State { Ready, AtBlock, AtWarp, Done };
-constexpr unsigned MAX_THREADS = 1024;
+enum class State : unsigned char { Ready, AtBlock, AtWarp, Done };
+constexpr unsigned MAX_THREADS = 1024, WARP = 32;
 
 #ifdef FIBRES_BY_HAND
 using Place = void*;
@@ -49,18 +49,17 @@ using Place = void*;
 using Place = ucontext_t;
 #endif
 
-struct Machine;
-struct Fibre { Thread thread; Place place; State state; Machine* machine; };
-
 struct Machine {
-    Fibre fibres[MAX_THREADS];
+    // Those behind the last thread of the last warp are done.
+    alignas(WARP) State states[MAX_THREADS + WARP];
+    Place places[MAX_THREADS];
     Grid grid{};
     // What was mapped, and the first multiple of a stack's size in it.
     void* mapped = nullptr;
     unsigned char* stacks = nullptr;
     Place home{};
     std::vector<unsigned char> shared;
-    alignas(16) Places exchange[2][MAX_THREADS / 32];
+    alignas(16) Places exchange[MAX_THREADS / WARP][SETS];
     void (*kernel)(const void*) = nullptr;
     const void* args = nullptr;
     unsigned threads = 0;
@@ -73,7 +72,7 @@ struct Machine {
 // The machine of a thread that has run a kernel.
 thread_local std::unique_ptr<Machine> owner;
 
-Fibre& running() { return reinterpret_cast<Fibre&>(current()); }
+Machine& running() { return *static_cast<Machine*>(current().machine); }
 
 void switch_to(Place& from, Place& to) {
 #ifdef FIBRES_BY_HAND
@@ -83,90 +82,93 @@ void switch_to(Place& from, Place& to) {
 #endif
 }
 
-// Leaves this fibre for the next one that is ready, in the order of their numbers; after the last one, for home.
-void stop(State state) {
-    Fibre* self = &running();
-    Machine& m = *self->machine;
-    self->state = state;
-    for (Fibre* next = self + 1; next < m.fibres + m.threads; next++) {
-        if (next->state == State::Ready) {
-            switch_to(self->place, next->place);
-            return;
-        }
+// Whether all of a warp that have not ended wait for each other; if so, they may go on.
+bool release(State* warp) {
+    State waiting[WARP], ready[WARP];
+    std::memset(waiting, (int)State::AtWarp, WARP);
+    std::memset(ready, (int)State::Ready, WARP);
+    if (std::memcmp(warp, waiting, WARP) == 0) {
+        std::memcpy(warp, ready, WARP);
+        return true;
     }
-    switch_to(self->place, m.home);
+    bool waits = false, together = true;
+    for (unsigned t = 0; t < WARP; t++) {
+        waits |= warp[t] == State::AtWarp;
+        together &= warp[t] == State::Done || warp[t] == State::AtWarp;
+    }
+    if (!waits || !together) return false;
+    std::replace(warp, warp + WARP, State::AtWarp, State::Ready);
+    return true;
+}
+
+// Leaves this fibre for the next one that is ready, in the order of their numbers, a warp as far as it gets; after the last
+// one, for home.
+void stop(State state) {
+    Machine& m = running();
+    const unsigned self = current().number, warp = self / WARP * WARP;
+    unsigned next = self + 1;
+    m.states[self] = state;
+    if (next == warp + WARP || m.states[next] != State::Ready) {
+        while (next < warp + WARP && m.states[next] != State::Ready) next++;
+        if (next == warp + WARP && release(m.states + warp)) next = warp;
+        while (next < m.threads && m.states[next] != State::Ready) next++;
+        if (next == self) return;
+    }
+    switch_to(m.places[self], next < m.threads ? m.places[next] : m.home);
 }
 
 void begin() {
-    Machine& m = *running().machine;
+    const Machine& m = running();
     m.kernel(m.args);
     stop(State::Done);
     std::abort();
 }
 
-// Lets a fibre begin on its stack.
-void prepare(Fibre& f, unsigned char* stack) {
-    *reinterpret_cast<Thread**>(stack) = &f.thread;
+// Lets a fibre begin on its stack, below its thread.
+void prepare(Place& place, uintptr_t stack) {
+    const uintptr_t end = reinterpret_cast<uintptr_t>(&thread_of(stack));
 #ifdef FIBRES_BY_HAND
     // A frame that voce_switch pops: six registers, then begin() as the return address. The stack is
     // then where a call would leave it: 8 below a multiple of 16.
-    void** top = reinterpret_cast<void**>(stack + STACK - 72);
+    void** top = reinterpret_cast<void**>(end - 8);
     top[0] = nullptr;
     top[-1] = reinterpret_cast<void*>(&begin);
     for (int i = 2; i <= 7; i++) top[-i] = nullptr;
-    f.place = top - 7;
+    place = top - 7;
 #else
-    if (getcontext(&f.place) != 0) std::abort();
-    f.place.uc_stack.ss_sp = stack;
-    f.place.uc_stack.ss_size = STACK;
-    f.place.uc_link = nullptr;
-    makecontext(&f.place, begin, 0);
+    if (getcontext(&place) != 0) std::abort();
+    place.uc_stack.ss_sp = reinterpret_cast<void*>(stack);
+    place.uc_stack.ss_size = end - stack;
+    place.uc_link = nullptr;
+    makecontext(&place, begin, 0);
 #endif
 }
 
 void run_block(Machine& m) {
     const dim3 block_dim = m.grid.block_dim;
+    const uintptr_t stacks = reinterpret_cast<uintptr_t>(m.stacks);
     for (unsigned t = 0; t < m.threads; t++) {
-        Fibre& f = m.fibres[t];
-        f.thread.index = {t % block_dim.x, t / block_dim.x % block_dim.y, t / block_dim.x / block_dim.y};
-        f.thread.lane = t % 32;
-        f.thread.warp = t / 32;
-        f.thread.exchanges = 0;
-        f.thread.grid = &m.grid;
-        f.machine = &m;
-        f.state = State::Ready;
-        prepare(f, m.stacks + t * STACK);
+        const dim3 index{t % block_dim.x, t / block_dim.x % block_dim.y, t / block_dim.x / block_dim.y};
+        thread_of(stacks + t * STACK) = {index, t, t % WARP, 0, &m.grid, m.exchange[t / WARP], &m};
+        m.states[t] = State::Ready;
+        prepare(m.places[t], stacks + t * STACK);
     }
+    std::fill_n(m.states + m.threads, WARP, State::Done);
     for (;;) {
-        bool ran = false, alive = false, all_at_block = true;
         // Those that are ready run one after the other, each until it waits; the last one comes back here.
-        for (unsigned t = 0; t < m.threads && !ran; t++) {
-            Fibre& f = m.fibres[t];
-            if (f.state == State::Ready) {
-                switch_to(m.home, f.place);
-                ran = true;
-            }
-        }
-        for (unsigned w = 0; w * 32 < m.threads; w++) {
-            unsigned end = std::min(m.threads, (w + 1) * 32);
-            bool warp_waits = false, warp_together = true;
-            for (unsigned t = w * 32; t < end; t++) {
-                State s = m.fibres[t].state;
-                alive |= s != State::Done;
-                all_at_block &= s == State::Done || s == State::AtBlock;
-                warp_waits |= s == State::AtWarp;
-                warp_together &= s == State::Done || s == State::AtWarp;
-            }
-            if (warp_waits && warp_together) {
-                for (unsigned t = w * 32; t < end; t++)
-                    if (m.fibres[t].state == State::AtWarp) m.fibres[t].state = State::Ready;
-                ran = true;
-            }
+        unsigned first = 0;
+        while (first < m.threads && m.states[first] != State::Ready) first++;
+        bool ran = first < m.threads;
+        if (ran) switch_to(m.home, m.places[first]);
+        for (unsigned t = 0; t < m.threads; t += WARP) ran |= release(m.states + t);
+        bool alive = false, all_at_block = true;
+        for (unsigned t = 0; t < m.threads; t++) {
+            alive |= m.states[t] != State::Done;
+            all_at_block &= m.states[t] == State::Done || m.states[t] == State::AtBlock;
         }
         if (!alive) return;
         if (all_at_block) {
-            for (unsigned t = 0; t < m.threads; t++)
-                if (m.fibres[t].state == State::AtBlock) m.fibres[t].state = State::Ready;
+            std::replace(m.states, m.states + m.threads, State::AtBlock, State::Ready);
             ran = true;
         }
         if (!ran) {
@@ -180,10 +182,9 @@ void run_block(Machine& m) {
 void block_barrier() { stop(State::AtBlock); }
 void warp_barrier() { stop(State::AtWarp); }
 void* shared() {
-    unsigned char* data = running().machine->shared.data();
+    unsigned char* data = running().shared.data();
     return data + (-(uintptr_t)data & 127);
 }
-Places& exchange(unsigned set) { return running().machine->exchange[set][current().warp]; }
 
 void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, unsigned shared_bytes) {
     if (!owner) owner = std::make_unique<Machine>();

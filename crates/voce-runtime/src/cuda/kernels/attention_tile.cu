@@ -39,10 +39,11 @@ template <int N> DEV void copies_wait() {
 DEV void mma(float (&d)[4], const uint4 a, const uint2 b) {
 #ifdef VOCE_EMULATED
     const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const emulator::Places &left = emulator::show(a), &right = emulator::show(b);
     for (u32 k = 0; k < 4; k++) {
-        const uint4 x = __shfl_sync(FULL, a, g * 4 + k);
+        const uint4 x = emulator::seen<uint4>(left, g * 4 + k);
         for (u32 c = 0; c < 2; c++) {
-            const uint2 y = __shfl_sync(FULL, b, (2 * t + c) * 4 + k);
+            const uint2 y = emulator::seen<uint2>(right, (2 * t + c) * 4 + k);
             d[c] += low(x.x) * low(y.x) + high(x.x) * high(y.x) + low(x.z) * low(y.y) + high(x.z) * high(y.y);
             d[2 + c] += low(x.y) * low(y.x) + high(x.y) * high(y.x) + low(x.w) * low(y.y) + high(x.w) * high(y.y);
         }
