@@ -27,11 +27,12 @@ struct Grid { dim3 block_index, block_dim, grid_dim; };
 // writes into one again has passed the barrier of the last, and so have all that read the first two.
 using Places = unsigned char[32][16];
 constexpr unsigned SETS = 3;
-struct alignas(64) Thread { dim3 index; unsigned number, lane, exchanges; const Grid* grid; Places* exchange; void* machine; };
+// `shown` are the sets of the thread's warp, `turn` is the one it writes next.
+struct alignas(64) Thread { dim3 index; unsigned number, lane, turn; const Grid* grid; Places* shown; void* machine; };
 constexpr uintptr_t STACK = 256 * 1024;
 
-// Where a stack's thread lies, above all that it calls: a few lines from the stack's end, further in each next stack. At
-// the same place in all, the hot lines of hundreds of stacks would share eight of the first-level cache.
+// The thread of a stack lies above the frames of what it calls, five cache lines further from the end in each next stack: if it
+// lay at the same offset in all, hundreds of stacks would compete for a few sets of the first-level cache.
 inline Thread& thread_of(uintptr_t stack) {
     constexpr uintptr_t LINE = 64, STACKS = 64, LINES = 5;
     return *reinterpret_cast<Thread*>(stack + STACK - (1 + stack / STACK % STACKS * LINES) * LINE);
@@ -52,8 +53,8 @@ void run(void (*kernel)(const void*), const void* args, dim3 grid, dim3 block, u
 template <class T> Places& show(T value) {
     static_assert(sizeof(T) <= 16);
     Thread& thread = current();
-    Places& places = thread.exchange[thread.exchanges];
-    thread.exchanges = thread.exchanges + 1 < SETS ? thread.exchanges + 1 : 0;
+    Places& places = thread.shown[thread.turn];
+    thread.turn = (thread.turn + 1) % SETS;
     std::memcpy(places[thread.lane], &value, sizeof(T));
     warp_barrier();
     return places;

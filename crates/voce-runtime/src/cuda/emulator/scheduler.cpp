@@ -51,7 +51,7 @@ using Place = ucontext_t;
 
 struct Machine {
     // Those behind the last thread of the last warp are done.
-    alignas(WARP) State states[MAX_THREADS + WARP];
+    State states[MAX_THREADS + WARP];
     Place places[MAX_THREADS];
     Grid grid{};
     // What was mapped, and the first multiple of a stack's size in it.
@@ -59,7 +59,7 @@ struct Machine {
     unsigned char* stacks = nullptr;
     Place home{};
     std::vector<unsigned char> shared;
-    alignas(16) Places exchange[MAX_THREADS / WARP][SETS];
+    alignas(16) Places shown[MAX_THREADS / WARP][SETS];
     void (*kernel)(const void*) = nullptr;
     const void* args = nullptr;
     unsigned threads = 0;
@@ -82,13 +82,12 @@ void switch_to(Place& from, Place& to) {
 #endif
 }
 
-// Whether all of a warp that have not ended wait for each other; if so, they may go on.
+// Lets a warp go on if all of its threads that have not ended wait for each other; returns whether it did.
 bool release(State* warp) {
-    State waiting[WARP], ready[WARP];
+    State waiting[WARP];
     std::memset(waiting, (int)State::AtWarp, WARP);
-    std::memset(ready, (int)State::Ready, WARP);
     if (std::memcmp(warp, waiting, WARP) == 0) {
-        std::memcpy(warp, ready, WARP);
+        std::memset(warp, (int)State::Ready, WARP);
         return true;
     }
     bool waits = false, together = true;
@@ -101,19 +100,17 @@ bool release(State* warp) {
     return true;
 }
 
-// Leaves this fibre for the next one that is ready, in the order of their numbers, a warp as far as it gets; after the last
-// one, for home.
+// Leaves this fibre for the next one that is ready, in the order of their numbers; the last one of a warp to reach a barrier
+// of the warp lets it go on at once. After the last fibre of all comes home.
 void stop(State state) {
     Machine& m = running();
     const unsigned self = current().number, warp = self / WARP * WARP;
-    unsigned next = self + 1;
     m.states[self] = state;
-    if (next == warp + WARP || m.states[next] != State::Ready) {
-        while (next < warp + WARP && m.states[next] != State::Ready) next++;
-        if (next == warp + WARP && release(m.states + warp)) next = warp;
-        while (next < m.threads && m.states[next] != State::Ready) next++;
-        if (next == self) return;
-    }
+    unsigned next = self + 1;
+    while (next < warp + WARP && m.states[next] != State::Ready) next++;
+    if (next == warp + WARP && release(m.states + warp)) next = warp;
+    while (next < m.threads && m.states[next] != State::Ready) next++;
+    if (next == self) return;
     switch_to(m.places[self], next < m.threads ? m.places[next] : m.home);
 }
 
@@ -149,32 +146,25 @@ void run_block(Machine& m) {
     const uintptr_t stacks = reinterpret_cast<uintptr_t>(m.stacks);
     for (unsigned t = 0; t < m.threads; t++) {
         const dim3 index{t % block_dim.x, t / block_dim.x % block_dim.y, t / block_dim.x / block_dim.y};
-        thread_of(stacks + t * STACK) = {index, t, t % WARP, 0, &m.grid, m.exchange[t / WARP], &m};
+        thread_of(stacks + t * STACK) = {index, t, t % WARP, 0, &m.grid, m.shown[t / WARP], &m};
         m.states[t] = State::Ready;
         prepare(m.places[t], stacks + t * STACK);
     }
     std::fill_n(m.states + m.threads, WARP, State::Done);
+    State* const end = m.states + m.threads;
     for (;;) {
         // Those that are ready run one after the other, each until it waits; the last one comes back here.
-        unsigned first = 0;
-        while (first < m.threads && m.states[first] != State::Ready) first++;
-        bool ran = first < m.threads;
-        if (ran) switch_to(m.home, m.places[first]);
-        for (unsigned t = 0; t < m.threads; t += WARP) ran |= release(m.states + t);
-        bool alive = false, all_at_block = true;
-        for (unsigned t = 0; t < m.threads; t++) {
-            alive |= m.states[t] != State::Done;
-            all_at_block &= m.states[t] == State::Done || m.states[t] == State::AtBlock;
+        State* const ready = std::find(m.states, end, State::Ready);
+        if (ready != end) {
+            switch_to(m.home, m.places[ready - m.states]);
+            continue;
         }
-        if (!alive) return;
-        if (all_at_block) {
-            std::replace(m.states, m.states + m.threads, State::AtBlock, State::Ready);
-            ran = true;
-        }
-        if (!ran) {
+        if (std::find(m.states, end, State::AtWarp) != end) {
             std::fprintf(stderr, "emulator: threads of a block wait at different barriers\n");
             std::abort();
         }
+        if (std::find(m.states, end, State::AtBlock) == end) return;
+        std::replace(m.states, end, State::AtBlock, State::Ready);
     }
 }
 }  // namespace
