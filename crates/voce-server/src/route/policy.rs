@@ -133,7 +133,7 @@ impl Fleet {
 
     /// The machine for a stream that was refused by those of `tried`; none where no other can be asked.
     pub fn choose(&mut self, tried: &[usize]) -> Option<usize> {
-        // What is known may be old: those that are up say themselves whether they are full.
+        // Reports may be out of date: if no machine is known to have room, one that is up is asked, and refuses if it is full.
         let wanted: [fn(&Node) -> bool; 3] = [
             |n| n.health == Health::Up && n.room() > 0,
             |n| n.health == Health::Up,
@@ -152,18 +152,16 @@ impl Fleet {
     /// One of the machines that are `wanted` and not among `tried`, each as likely as any other. In a large fleet most are
     /// wanted, so that a few throws find one sooner than a list of all.
     fn draw(&mut self, tried: &[usize], wanted: fn(&Node) -> bool) -> Option<usize> {
-        let is_open = |nodes: &[Node], i: usize| wanted(&nodes[i]) && !tried.contains(&i);
-        if self.nodes.is_empty() {
+        let Self { nodes, dice } = self;
+        if nodes.is_empty() {
             return None;
         }
-        for _ in 0..THROWS {
-            let i = self.dice.below(self.nodes.len());
-            if is_open(&self.nodes, i) {
-                return Some(i);
-            }
+        let is_open = |i: &usize| wanted(&nodes[*i]) && !tried.contains(i);
+        if let Some(thrown) = (0..THROWS).map(|_| dice.below(nodes.len())).find(is_open) {
+            return Some(thrown);
         }
-        let open: Vec<usize> = (0..self.nodes.len()).filter(|i| is_open(&self.nodes, *i)).collect();
-        (!open.is_empty()).then(|| open[self.dice.below(open.len())])
+        let open: Vec<usize> = (0..nodes.len()).filter(is_open).collect();
+        (!open.is_empty()).then(|| open[dice.below(open.len())])
     }
 }
 
@@ -195,6 +193,21 @@ mod tests {
         assert!(fleet.node(0).1 < 8);
         fleet.reported(0, report(8, 8));
         assert_eq!(fleet.node(0).1, 8);
+    }
+
+    #[test]
+    fn each_open_machine_is_drawn_as_often_by_throws_as_from_the_list() {
+        let mut fleet = Fleet::new(40, 5);
+        for open in [0, 7, 39] {
+            fleet.reported(open, report(4, 4));
+        }
+        let mut drawn = [0u32; 40];
+        for _ in 0..3_000 {
+            drawn[fleet.draw(&[7], |n| n.health == Health::Up).unwrap()] += 1;
+        }
+        assert_eq!(drawn[0] + drawn[39], 3_000, "{drawn:?}");
+        assert!(drawn[0].abs_diff(drawn[39]) < 200, "{drawn:?}");
+        assert_eq!(fleet.draw(&[0, 7, 39], |n| n.health == Health::Up), None);
     }
 
     #[test]

@@ -169,10 +169,12 @@ async fn an_address_has_its_share_of_the_slots() {
         socket.0.send(message.clone()).await.unwrap();
     }
     server.until(LISTENING, 2.0).await;
-    server.until("voce_budget_refused_total{what=\"recognition_slots\",by=\"address\"}", 1.0).await;
+    let refused = "voce_budget_refused_total{what=\"recognition_slots\",by=\"address\"}";
+    server.until(refused, 1.0).await;
     drop(first);
     server.until(LISTENING, 1.0).await;
     assert_eq!(hears(&server).await, StatusCode::OK);
+    assert_eq!(server.metric(refused).await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
