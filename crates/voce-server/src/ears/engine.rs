@@ -9,7 +9,7 @@ use voce_engine::{EngineError, StageTime};
 
 use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, SnapshotReply, Stream};
 use crate::core::error::ServerError;
-use crate::core::models::{Open, Replicas, Seat};
+use crate::core::models::{Kept, Open, Replicas, Seat};
 
 /// Longest utterance of a live stream, after which it ends without a pause.
 const LONGEST_MS: u32 = 60_000;
@@ -35,7 +35,7 @@ pub(super) async fn open(
     request: &HearRequest,
     snapshot: Option<&[u8]>,
 ) -> Result<Stream, ServerError> {
-    let begin = |listener: Arc<Listener>| {
+    let begin = |listener: Kept<Listener>| {
         let rate = listener.info().sample_rate as u32;
         let asked = listen_request(request, &listener.info().languages);
         let started = match snapshot {

@@ -40,7 +40,7 @@ use crate::core::budget::{Budget, Share};
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
-use crate::core::models::{LoadError, Replicas, Seat, Served, Watched};
+use crate::core::models::{Kept, LoadError, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
 use crate::handover::HandoverError;
 
@@ -209,7 +209,7 @@ impl EarOptions {
 
 /// What a job has of a recogniser.
 pub(crate) struct JobSeat {
-    pub(crate) listener: Arc<Listener>,
+    pub(crate) listener: Kept<Listener>,
     pub(crate) seat: Seat,
     /// Held as long as the job runs.
     pub(crate) held: (Arc<Permit>, Share, LeftBy),

@@ -21,7 +21,7 @@ use crate::core::budget::Budget;
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::{Kind, Metrics};
-use crate::core::models::{LoadError, Open, Replicas, Seat, Served, Watched};
+use crate::core::models::{Kept, LoadError, Open, Replicas, Seat, Served, Watched};
 use crate::core::telemetry::Telemetry;
 use loaded::{Loaded, Manner};
 use utterance::{Sound, Told};
@@ -179,7 +179,7 @@ impl Mouth {
         work: impl Fn(&Loaded) -> Result<T, EngineError> + Send + Sync + 'static,
     ) -> Result<(T, Seat), ServerError> {
         let work = Arc::new(work);
-        let begin = |model: Arc<Loaded>| {
+        let begin = |model: Kept<Loaded>| {
             let work = work.clone();
             async move {
                 let done = aside::wait(move || work(&model)).await;

@@ -15,7 +15,7 @@ use crate::core::budget::{Budget, Share};
 use crate::core::caller::Caller;
 use crate::core::error::ServerError;
 use crate::core::metrics::Kind;
-use crate::core::models::{LoadError, Model, Open, Replicas, Served, Watched};
+use crate::core::models::{Kept, LoadError, Model, Open, Replicas, Served, Watched};
 use crate::core::telemetry::Telemetry;
 use conversation::Begun;
 
@@ -85,7 +85,7 @@ impl Partner {
         request: &TalkRequest,
     ) -> Result<Conversation, ServerError> {
         let permit = self.gate.enter().await?;
-        let begin = |talker: Arc<Talker>| {
+        let begin = |talker: Kept<Talker>| {
             let rate = talker.info().sample_rate as u32;
             let begun = talker.talk(request).map(|(audio, events)| Begun { audio, events, rate });
             async { begun }

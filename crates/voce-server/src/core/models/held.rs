@@ -12,7 +12,7 @@ use voce_engine::{EngineError, Pulse};
 use super::backoff::Backoff;
 use super::seat::{Crowd, Seat};
 use super::verdict::Incurable;
-use super::{LoadError, Model, Open};
+use super::{Kept, LoadError, Model, Open};
 
 /// A replica.
 pub(super) struct Held<M: Model> {
@@ -27,12 +27,12 @@ pub(super) struct Held<M: Model> {
 }
 
 /// An opened model and its streams.
-struct There<M> {
-    model: Arc<M>,
+struct There<M: Model> {
+    model: Kept<M>,
     crowd: Arc<Crowd>,
 }
 
-impl<M> Clone for There<M> {
+impl<M: Model> Clone for There<M> {
     fn clone(&self) -> Self {
         Self { model: self.model.clone(), crowd: self.crowd.clone() }
     }
@@ -40,7 +40,7 @@ impl<M> Clone for There<M> {
 
 type Answer<M> = Result<There<M>, LoadError>;
 
-struct State<M> {
+struct State<M: Model> {
     there: Option<There<M>>,
     is_loading: bool,
     was_loaded: bool,
@@ -81,7 +81,7 @@ impl<M: Model> Held<M> {
     }
 
     /// The model, where it is open.
-    pub(super) fn present(&self) -> Option<Arc<M>> {
+    pub(super) fn present(&self) -> Option<Kept<M>> {
         self.state().there.as_ref().map(|t| t.model.clone())
     }
 
@@ -107,7 +107,7 @@ impl<M: Model> Held<M> {
     }
 
     /// The model and a seat at it, opened if it is not there. A lost one whose next try is not due is refused at once.
-    pub(super) async fn enter(self: &Arc<Self>) -> Result<(Arc<M>, Seat), LoadError> {
+    pub(super) async fn enter(self: &Arc<Self>) -> Result<(Kept<M>, Seat), LoadError> {
         let answer = {
             let mut state = self.state();
             if let Some(there) = state.there.clone() {
@@ -130,7 +130,7 @@ impl<M: Model> Held<M> {
         }
     }
 
-    fn seat(&self, there: There<M>) -> (Arc<M>, Seat) {
+    fn seat(&self, there: There<M>) -> (Kept<M>, Seat) {
         (there.model, Seat::new(there.crowd, self.number))
     }
 
@@ -163,7 +163,7 @@ impl<M: Model> Held<M> {
         let (model, replica) = (self.name.as_str(), self.number);
         let answer = match opened {
             Ok(opened) => {
-                let there = There { model: Arc::new(opened), crowd: Arc::default() };
+                let there = There { model: Kept::new(opened), crowd: Arc::default() };
                 state.there = Some(there.clone());
                 state.was_loaded = true;
                 state.error = None;
@@ -203,7 +203,7 @@ impl<M: Model> Held<M> {
 
     fn lose(self: &Arc<Self>, state: &mut State<M>) {
         state.is_lost = true;
-        let_go(state.there.take());
+        state.there = None;
         if state.backoff.is_due() {
             self.begin_load(state);
         }
@@ -214,8 +214,8 @@ impl<M: Model> Held<M> {
     pub(super) fn look_after(self: &Arc<Self>, hung: Duration) -> Option<Incurable> {
         self.bury();
         let mut state = self.state();
-        let hangs = |t: &There<M>| t.model.pulse().in_step().is_some_and(|time| time > hung);
-        if let Some(there) = state.there.clone().filter(hangs) {
+        let hangs = |t: &mut There<M>| t.model.pulse().in_step().is_some_and(|time| time > hung);
+        if let Some(there) = state.there.take_if(hangs) {
             tracing::error!(
                 model = self.name,
                 replica = self.number,
@@ -225,7 +225,6 @@ impl<M: Model> Held<M> {
             if there.model.is_on_device() {
                 state.verdict = Some(Incurable::hung(&self.name));
                 state.is_lost = true;
-                let_go(state.there.take());
             } else {
                 self.lose(&mut state);
             }
@@ -240,22 +239,6 @@ impl<M: Model> Held<M> {
     /// Gives the memory back, unless a stream is served. Whether there was any to give.
     pub(super) fn unload(&self) -> bool {
         let there = self.state().there.take_if(|t| t.crowd.live() == 0);
-        let was_there = there.is_some();
-        let_go(there);
-        was_there
-    }
-}
-
-/// Drops a model elsewhere: its threads are joined, which takes a step, or for ever where one hangs.
-fn let_go<M: Model>(there: Option<There<M>>) {
-    if let Some(there) = there {
-        let _ = std::thread::Builder::new().name("voce-unload".into()).spawn(move || drop(there));
-    }
-}
-
-impl<M: Model> Drop for Held<M> {
-    fn drop(&mut self) {
-        let there = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).there.take();
-        let_go(there);
+        there.is_some()
     }
 }

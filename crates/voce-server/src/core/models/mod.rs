@@ -3,6 +3,7 @@
 
 mod backoff;
 mod held;
+mod kept;
 mod replicas;
 mod seat;
 mod verdict;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use voce_engine::listener::Listener;
 use voce_engine::{EngineError, Pulse};
 
+pub(crate) use kept::Kept;
 pub(crate) use replicas::{Replicas, Served, Watched};
 pub(crate) use seat::Seat;
 pub(crate) use verdict::Incurable;

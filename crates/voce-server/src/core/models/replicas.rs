@@ -10,7 +10,7 @@ use voce_engine::{EngineError, Pulse};
 
 use super::held::Held;
 use super::verdict::Incurable;
-use super::{LoadError, Model, Open, Seat};
+use super::{Kept, LoadError, Model, Open, Seat};
 use crate::core::admission::Gate;
 use crate::core::error::ServerError;
 
@@ -104,12 +104,12 @@ impl<M: Model> Replicas<M> {
     }
 
     /// A replica that is open.
-    pub(crate) fn present(&self) -> Option<Arc<M>> {
+    pub(crate) fn present(&self) -> Option<Kept<M>> {
         self.held.iter().find_map(|h| h.present())
     }
 
     /// All that are open.
-    pub(crate) fn all_present(&self) -> impl Iterator<Item = Arc<M>> {
+    pub(crate) fn all_present(&self) -> impl Iterator<Item = Kept<M>> {
         self.held.iter().filter_map(|h| h.present())
     }
 
@@ -128,7 +128,7 @@ impl<M: Model> Replicas<M> {
     /// with it: the next in line gets it.
     pub(crate) async fn start<T, B, F>(&self, begin: B) -> Result<(T, Seat), ServerError>
     where
-        B: Fn(Arc<M>) -> F,
+        B: Fn(Kept<M>) -> F,
         F: Future<Output = Result<T, EngineError>>,
     {
         self.touch();

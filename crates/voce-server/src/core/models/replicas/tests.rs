@@ -10,7 +10,8 @@ use voce_engine::listener::{ListenRequest, Listener, ListenerOptions};
 use voce_engine::{EngineError, Pulse};
 use voce_runtime::cuda::CudaError;
 
-use super::{Model, Open, Replicas, Watched as _};
+use super::{Kept, Model, Open, Replicas, Watched as _};
+use crate::core::aside;
 use crate::core::error::ServerError;
 use crate::core::models::Seat;
 
@@ -231,4 +232,96 @@ async fn an_idle_model_is_unloaded_and_one_in_use_is_not() {
     assert_eq!((replicas.tally().unloads, replicas.tally().bytes), (1, 0));
     sit(&replicas).await.unwrap();
     assert_eq!((site.opened(), replicas.tally().restarts), (2, 0));
+}
+
+/// No wait of these tests lasts so long.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Lets a step that hangs go on, however the test ends.
+struct Released(Faults);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// A model of which a step hangs until the end of the test.
+async fn hung() -> (Released, Arc<Replicas<Small>>) {
+    let (sites, replicas) = replicas(1);
+    replicas.load().await.unwrap();
+    let model = replicas.present().unwrap();
+    sites[0].faults.hold_at(FaultPoint::Step);
+    let released = Released(sites[0].faults.clone());
+    let (mut audio, _events) = model.listener.listen(&ListenRequest::default()).unwrap();
+    let _ = audio.push(&[0.1; 32_000]);
+    let faults = sites[0].faults.clone();
+    tokio::task::spawn_blocking(move || faults.wait_held()).await.unwrap();
+    (released, Arc::new(replicas))
+}
+
+/// Gives the model of a hung step up, as the watch does.
+fn give_up(replicas: &Replicas<Small>) {
+    assert!(replicas.present().is_some());
+    assert_eq!(replicas.look_after(Duration::ZERO), None);
+}
+
+/// Does something on an async worker while a step hangs, and then asks what probes ask.
+async fn while_it_hangs<F: Future<Output = ()> + Send>(
+    work: impl FnOnce(Arc<Replicas<Small>>) -> F + Send + 'static,
+) {
+    let (_released, replicas) = hung().await;
+    let task = tokio::spawn(async move {
+        work(replicas.clone()).await;
+        (replicas.ready(), replicas.tally(), replicas.pulses().len());
+    });
+    tokio::time::timeout(LIMIT, task).await.expect("nobody waits for the step").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_owner_of_a_model_that_hangs_does_not_wait_for_it() {
+    // The watch itself.
+    while_it_hangs(async |replicas| give_up(&replicas)).await;
+    // Who asks what the model is.
+    while_it_hangs(async |replicas| {
+        let model = replicas.present();
+        give_up(&replicas);
+        drop(model);
+    })
+    .await;
+    // Who counts bytes for `/metrics`.
+    while_it_hangs(async |replicas| {
+        let bytes = replicas.all_present().map(|model| {
+            give_up(&replicas);
+            model.bytes()
+        });
+        assert_eq!(bytes.sum::<usize>(), 7);
+    })
+    .await;
+    // A stream that begins at once, as those of recognisers and of dialogue do.
+    while_it_hangs(async |replicas| {
+        let begin = |model: Kept<Small>| {
+            give_up(&replicas);
+            drop(model);
+            async { Ok(()) }
+        };
+        replicas.start(begin).await.unwrap();
+    })
+    .await;
+    // One that begins on a thread that may wait, as those of voices do, and whose client has gone.
+    while_it_hangs(async |replicas| {
+        let begin = |model: Kept<Small>| {
+            let replicas = replicas.clone();
+            async move {
+                let begun = aside::wait(move || {
+                    give_up(&replicas);
+                    model.bytes()
+                });
+                assert_eq!(begun.await, Some(7));
+                Ok(())
+            }
+        };
+        replicas.start(begin).await.unwrap();
+    })
+    .await;
 }
