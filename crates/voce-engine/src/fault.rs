@@ -19,9 +19,13 @@ pub enum FaultPoint {
 #[cfg(feature = "fault")]
 mod planted {
     use std::sync::{Arc, Condvar, Mutex};
+    use std::time::Duration;
 
     use super::FaultPoint;
     use crate::wake::lock;
+
+    /// How long a test waits for a thread to come to a point.
+    const LIMIT: Duration = Duration::from_secs(120);
 
     #[derive(Debug, Default)]
     struct Inside {
@@ -46,12 +50,12 @@ mod planted {
             lock(&self.0.0).holds.push(point);
         }
 
-        /// Waits until a thread waits at a point.
+        /// Waits until a thread waits at a point; panics where none comes there.
         pub fn wait_held(&self) {
-            let mut inside = lock(&self.0.0);
-            while inside.held == 0 {
-                inside = self.0.1.wait(inside).unwrap_or_else(|e| e.into_inner());
-            }
+            let inside = lock(&self.0.0);
+            let waited = self.0.1.wait_timeout_while(inside, LIMIT, |inside| inside.held == 0);
+            let (inside, _) = waited.unwrap_or_else(|e| e.into_inner());
+            assert!(inside.held > 0, "no thread came to {:?} within {LIMIT:?}", inside.holds);
         }
 
         /// Lets all go on.

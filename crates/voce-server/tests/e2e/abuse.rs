@@ -12,7 +12,7 @@ use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::Message;
 use voce_audio::AudioSink as _;
 use voce_audio::encode::{OpusOptions, OpusWriter};
@@ -25,6 +25,7 @@ use voce_server::{Limits, ServerOptions};
 use crate::counter::Counter;
 use crate::listening::{audio, wav};
 use crate::mp4;
+use crate::patience::{TcpStream, within};
 use crate::server::{Body, Part, Reply, Running, Setup};
 
 const LISTENING: &str = "voce_streams_active{kind=\"recognition\"}";
@@ -437,13 +438,16 @@ async fn encoders_side_by_side() {
         let server = server.clone();
         tasks.push(tokio::spawn(async move {
             let body = json!({"input": "Hello there.", "response_format": format, "seed": 1});
-            loop {
-                let reply = server.post("/v1/audio/speech", &body).await;
-                if reply.status == StatusCode::OK {
-                    return (format, reply.body);
+            let said = async {
+                loop {
+                    let reply = server.post("/v1/audio/speech", &body).await;
+                    if reply.status == StatusCode::OK {
+                        return (format, reply.body);
+                    }
+                    assert_eq!(reply.error(), "busy");
                 }
-                assert_eq!(reply.error(), "busy");
-            }
+            };
+            within("a free slot", server.addr, said).await
         }));
     }
     let mut seen = HashSet::new();
@@ -475,12 +479,12 @@ async fn floods_of_controls_cost_nothing() {
     });
     let mut next = 0;
     while next < 2_000 {
-        if let Some(Ok(Message::Binary(bytes))) = stream.next().await {
-            let message: Value = rmp_serde::from_slice(&bytes).unwrap();
-            if message["type"] == "Marker" {
-                assert_eq!(message["id"], next);
-                next += 1;
-            }
+        let message = stream.next().await.expect("a message").expect("no error");
+        let Message::Binary(bytes) = message else { continue };
+        let message: Value = rmp_serde::from_slice(&bytes).unwrap();
+        if message["type"] == "Marker" {
+            assert_eq!(message["id"], next);
+            next += 1;
         }
     }
     drop((sent.await.unwrap(), stream));
@@ -496,7 +500,8 @@ async fn floods_of_controls_cost_nothing() {
     });
     let (mut committed, mut completed) = (Vec::new(), Vec::new());
     while completed.len() < 500 {
-        let Some(Ok(Message::Text(text))) = stream.next().await else { continue };
+        let message = stream.next().await.expect("a message").expect("no error");
+        let Message::Text(text) = message else { continue };
         let event: Value = serde_json::from_str(&text).unwrap();
         match event["type"].as_str().unwrap() {
             "input_audio_buffer.committed" => committed.push(event["item_id"].clone()),

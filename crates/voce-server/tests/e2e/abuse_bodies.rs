@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use voce_engine::fault::{FaultPoint, Faults};
 use voce_engine::listener::{Listener, ListenerOptions};
 use voce_server::{Limits, ServerOptions};
 
 use crate::counter::Counter;
 use crate::listening::wav;
+use crate::patience::TcpStream;
 use crate::server::{Body, Part, Running, Setup};
 
 async fn start(limits: Limits) -> Running {

@@ -62,9 +62,7 @@ async fn a_stream_that_brings_hardly_any_audio_loses_its_slot() {
     for (i, (path, message)) in first_words().into_iter().enumerate() {
         let mut socket = server.socket(path).await;
         socket.0.send(message.clone()).await.unwrap();
-        while server.metric(IDLE).await <= i as f64 {
-            tokio::task::yield_now().await;
-        }
+        server.until(IDLE, i as f64 + 1.0).await;
         server.until(LISTENING, 0.0).await;
         if path != "/v1/realtime" {
             // The stream is the session: it has ended.
@@ -78,9 +76,11 @@ async fn a_stream_that_brings_hardly_any_audio_loses_its_slot() {
     }
     // Nor does a sample now and then keep it.
     let mut drip = server.socket("/v2/decode/stream/x").await;
-    while server.metric(IDLE).await < 5.0 {
+    let given_up = async || {
         let _ = drip.0.send(Message::binary(vec![0, 0])).await;
-    }
+        server.metric(IDLE).await >= 5.0
+    };
+    server.when("the end of who drips", given_up).await;
     assert_eq!(drip.closed().await.0, 1008);
     server.until(LISTENING, 0.0).await;
 }
@@ -131,9 +131,7 @@ async fn a_key_has_its_share_of_the_slots() {
     };
     let (_first, refused) = open("k1").await;
     assert_eq!(refused, None);
-    while !active().await {
-        tokio::task::yield_now().await;
-    }
+    server.when("a stream", active).await;
     let (mut second, refused) = open("k1").await;
     assert_eq!(refused.as_deref(), Some("over_share"));
     assert_eq!(second.closed().await.0, 1013);
@@ -198,10 +196,12 @@ async fn one_who_starts_anew_again_and_again_takes_nobody_elses_slot() {
         restless
     });
     let mut served = 0;
-    while !again.is_finished() || served < 3 {
+    let all_served = async || {
         assert_eq!(hears(&server).await, StatusCode::OK, "after {served}");
         served += 1;
-    }
+        again.is_finished() && served >= 3
+    };
+    server.when("who begins again and again", all_served).await;
     drop(again.await.unwrap());
     server.until(LISTENING, 0.0).await;
     // The same with moshi's way to start anew.
@@ -213,7 +213,7 @@ async fn one_who_starts_anew_again_and_again_takes_nobody_elses_slot() {
     for _ in 0..20 {
         restless.0.send(message.clone()).await.unwrap();
         restless.binary(init.clone()).await;
-        while restless.next_binary().await != ready {}
+        server.when("a new beginning", async || restless.next_binary().await == ready).await;
         assert_eq!(hears(&server).await, StatusCode::OK);
     }
 }
@@ -257,8 +257,10 @@ async fn a_reader_that_drips_is_cut_off() {
         format!("POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all((head + &body).as_bytes()).await.unwrap();
     // It takes a byte now and then, which is no reading.
-    while server.metric("voce_cancelled_total{reason=\"client_gone\"}").await < 1.0 {
+    let cut_off = async || {
         let _ = stream.read(&mut [0; 1]).await;
-    }
+        server.metric("voce_cancelled_total{reason=\"client_gone\"}").await >= 1.0
+    };
+    server.when("the end of who drips", cut_off).await;
     server.until(SPEAKING, 0.0).await;
 }

@@ -5,10 +5,12 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use voce_engine::store::{Patience, Settings, Store};
 use voce_server::{Models, Server, ServerOptions};
+
+use crate::patience::TcpStream;
+use crate::watchdog;
 
 /// A server that says back what it hears.
 struct Echo {
@@ -30,6 +32,7 @@ async fn start() -> Echo {
     });
     let server = Server::bind(ServerOptions::default(), Models::default(), store).await.unwrap().with_echo();
     let addr = server.addr();
+    watchdog::arm(Some(addr));
     let (stop, stopped) = oneshot::channel::<()>();
     tokio::spawn(server.run(async move {
         let _ = stopped.await;

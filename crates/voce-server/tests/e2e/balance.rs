@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use futures_util::SinkExt as _;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use voce_server::ServerOptions;
 use voce_server::ears::NullEars;
 
+use crate::patience::{TcpStream, Web, connect_async, within};
 use crate::server::{Running, Setup};
 use crate::socket::Socket;
 
@@ -55,9 +54,7 @@ async fn a_balancer_is_told_how_much_room_there_is() {
     assert_eq!(line(&server).await, "up ready 50%\n");
     // On its way out it says so as long as a stream goes on.
     server.stop();
-    while line(&server).await != "drain\n" {
-        tokio::task::yield_now().await;
-    }
+    server.when("word that it drains", async || line(&server).await == "drain\n").await;
     drop((first, silent));
     server.gone().await;
 }
@@ -108,14 +105,17 @@ impl Balancer {
         }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
         let mut this = Self(child, at);
-        while TcpStream::connect(at).await.is_err() {
-            assert!(this.0.try_wait().unwrap().is_none(), "haproxy has ended: {config}");
-            tokio::task::yield_now().await;
-        }
+        let connected = async {
+            while TcpStream::connect(at).await.is_err() {
+                assert!(this.0.try_wait().unwrap().is_none(), "haproxy has ended: {config}");
+                tokio::task::yield_now().await;
+            }
+        };
+        within("haproxy", at, connected).await;
         Some(this)
     }
 
-    async fn socket(&self) -> Result<WebSocketStream<MaybeTlsStream<TcpStream>>, Error> {
+    async fn socket(&self) -> Result<Web, Error> {
         connect_async(format!("ws://{}{LISTEN}", self.1)).await.map(|(socket, _)| socket)
     }
 }
@@ -145,9 +145,8 @@ async fn haproxy_goes_to_the_machine_that_has_room() {
         let mut socket = balancer.socket().await.unwrap();
         socket.send(Message::binary(vec![0; 640])).await.unwrap();
         streams.push(socket);
-        while one.metric(ACTIVE).await + two.metric(ACTIVE).await < f64::from(taken) {
-            tokio::task::yield_now().await;
-        }
+        let active = async || one.metric(ACTIVE).await + two.metric(ACTIVE).await >= f64::from(taken);
+        one.when(format!("{taken} streams"), active).await;
     }
     assert_eq!((one.metric(ACTIVE).await, two.metric(ACTIVE).await), (2.0, 2.0));
     match balancer.socket().await {

@@ -7,9 +7,9 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::StatusCode;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use voce_server::{Limits, ServerOptions, route_table};
 
+use crate::patience::TcpStream;
 use crate::server::{Body, Setup};
 
 fn keyed(key: &str) -> Setup {

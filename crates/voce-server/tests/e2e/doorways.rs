@@ -9,16 +9,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::handshake::client::Response;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use voce_audio::{DecodeLimits, decode_file, resample};
 use voce_engine::listener::{Listener, ListenerOptions};
 use voce_engine::store::{Settings, Store};
 use voce_server::{HandoverOptions, Secret, ServerOptions};
 
+use crate::patience::{Web, connect_async, within};
 use crate::server::{Running, Setup};
 use crate::socket::Socket;
 
@@ -232,15 +231,19 @@ pub(crate) async fn connect(
 }
 
 /// Connects; a balancer that does not know yet who is there is asked again, as its clients do.
-async fn reach(url: &str) -> (WebSocketStream<MaybeTlsStream<TcpStream>>, Response) {
-    loop {
-        match connect_async(url).await {
-            Ok(connected) => return connected,
-            Err(Error::Http(response)) if response.status() == 503 => {}
-            Err(other) => panic!("{url}: {other}"),
+async fn reach(url: &str) -> (Web, Response) {
+    let at = url.strip_prefix("ws://").and_then(|rest| rest.split('/').next()?.parse().ok());
+    let connected = async {
+        loop {
+            match connect_async(url).await {
+                Ok(connected) => return connected,
+                Err(Error::Http(response)) if response.status() == 503 => {}
+                Err(other) => panic!("{url}: {other}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    within(format!("a door at {url}"), at.expect("an address"), connected).await
 }
 
 /// A stream from its first message to its last. Goes on with its token at `again` when it is told that it has moved; `pace` is

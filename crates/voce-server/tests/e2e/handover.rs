@@ -10,6 +10,7 @@ use voce_engine::listener::{Listener, ListenerOptions};
 use voce_server::{HandoverOptions, Limits, ServerOptions};
 
 use crate::doorways::{Door, addresses, client, connect, handover, speech, start};
+use crate::patience::within;
 use crate::server::{Body, Running, Setup};
 
 const RESUMED: &str = "voce_handovers_total{outcome=\"resumed\"}";
@@ -22,8 +23,8 @@ fn options(handover: HandoverOptions) -> ServerOptions {
 async fn moves(door: Door, from: Running, to: &Running) {
     let samples = speech(1, 2);
     let messages = door.messages(&samples);
-    let alone =
-        client(door, to.addr, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, |_, _| true).await;
+    let alone = client(door, to.addr, |_| unreachable!(), &messages, Duration::ZERO, |_| {}, |_, _| true);
+    let alone = within(format!("{door:?} at one server"), to.addr, alone).await;
     assert!(alone.words().len() > 10, "{door:?}: {:?}", alone.words());
     let (at, half) = (from.addr, messages.len() / 2);
     let from = std::sync::Mutex::new(from);
@@ -34,7 +35,8 @@ async fn moves(door: Door, from: Running, to: &Running) {
         }
     };
     let may = |next, moves| next != half || moves > 0;
-    let moved = client(door, at, |_| to.addr, &messages, Duration::ZERO, stop, may).await;
+    let moved = client(door, at, |_| to.addr, &messages, Duration::ZERO, stop, may);
+    let moved = within(format!("{door:?} at two servers"), to.addr, moved).await;
     assert_eq!(moved.moves, 1, "{door:?}");
     assert_eq!(moved.words(), alone.words(), "{door:?}");
     assert_eq!(moved.settled(), alone.settled(), "{door:?}");
@@ -132,7 +134,7 @@ async fn bad_tokens_let_nobody_in_and_lose_nothing() {
     let mut socket =
         connect(to.addr, &format!("{}&resume={token}", Door::Deepgram.path()), &anna).await.unwrap();
     socket.text(r#"{"type":"CloseStream"}"#).await;
-    while socket.next_json().await["type"] != "Metadata" {}
+    to.when("the last message", async || socket.next_json().await["type"] == "Metadata").await;
     assert_eq!(refusal(&to, Door::Deepgram, &token, &anna).await.0, 404, "used already");
 }
 
@@ -146,12 +148,14 @@ async fn an_old_token_and_a_full_machine_say_so() {
     taken.binary(vec![0; 6400]).await;
     to.until("voce_streams_active{kind=\"recognition\"}", 1.0).await;
     let mut seen = Vec::new();
-    while seen.last() != Some(&410) {
+    let is_old = async || {
         let (status, _) = refusal(&to, Door::Deepgram, &token, &[]).await;
         if seen.last() != Some(&status) {
             seen.push(status);
         }
-    }
+        status == 410
+    };
+    to.when("a token that is too old", is_old).await;
     assert!(seen == [429, 410] || seen == [410], "{seen:?}");
     // A server that takes no streams over says that.
     let plain = start(ServerOptions::default(), 1).await;
@@ -172,7 +176,7 @@ async fn a_stream_that_nobody_takes_stays_until_the_end() {
         }
         futures_util::SinkExt::send(&mut socket.0, message).await.unwrap();
     }
-    while socket.next_json().await["type"] != "Metadata" {}
+    server.when("the last message", async || socket.next_json().await["type"] == "Metadata").await;
     assert_eq!(socket.closed().await.0, 1000);
     server.gone().await;
 }

@@ -1,8 +1,9 @@
 //! Before models are loaded: live, not ready, and the address is taken.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use voce_server::{Lobby, ServeError};
+
+use crate::patience::TcpStream;
 
 async fn ask(addr: std::net::SocketAddr, head: &str) -> String {
     let mut socket = TcpStream::connect(addr).await.unwrap();

@@ -71,7 +71,7 @@ async fn steps_tell_pauses() {
     assert!(steps.iter().all(|s| s["buffered_pcm"].is_u64()));
     // A new beginning counts anew.
     socket.binary(pack(&json!({"type": "Init"}))).await;
-    while any_message(&mut socket).await["type"] != "Ready" {}
+    server.when("a new beginning", async || any_message(&mut socket).await["type"] == "Ready").await;
     for frame in frames("..") {
         socket.binary(pack(&frame)).await;
     }

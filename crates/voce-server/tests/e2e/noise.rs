@@ -11,13 +11,13 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use voce_server::ServerOptions;
 
 use crate::counter::Counter;
 use crate::dice::Dice;
 use crate::listening::audio;
+use crate::patience::TcpStream;
 use crate::server::{Running, Setup};
 
 /// Messages of a run that nobody asked to be longer.
@@ -229,7 +229,7 @@ fn event(dice: &mut Dice) -> Vec<u8> {
 async fn converse_in_wyoming(server: &Running, dice: &mut Dice, messages: usize) {
     let stream = TcpStream::connect(server.wyoming.unwrap()).await.unwrap();
     let said: Vec<Vec<u8>> = (0..messages).map(|_| event(dice)).collect();
-    let (mut read, mut write) = stream.into_split();
+    let (mut read, mut write) = tokio::io::split(stream);
     let sending = async {
         for event in said {
             if write.write_all(&event).await.is_err() {

@@ -8,16 +8,19 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, accept_async, connect_async};
+use tokio_tungstenite::{WebSocketStream, accept_async};
 use voce_server::route::{Route, RouteOptions};
 
-type Client = WebSocketStream<MaybeTlsStream<TcpStream>>;
+use crate::patience::{TcpStream, Web, connect_async, within};
+use crate::watchdog;
+
+type Client = Web;
 
 /// Messages of a flood, and bytes of each.
 const FLOOD: u32 = 2000;
@@ -45,9 +48,13 @@ async fn start(set: impl FnOnce(&mut RouteOptions)) -> Routed {
         let _ = stopped.await;
     }));
     let routed = Routed { at, go_on, stop };
-    while routed.status().await["servers"][0]["health"] != "up" {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    watchdog::arm(Some(at));
+    let up = async {
+        while routed.status().await["servers"][0]["health"] != "up" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("a machine that is up", at, up).await;
     routed
 }
 
@@ -73,7 +80,7 @@ async fn machine(listener: TcpListener, go_on: Arc<Notify>) {
 }
 
 /// Says back what it hears; some words it obeys.
-async fn echo(mut socket: WebSocketStream<TcpStream>, go_on: &Notify) {
+async fn echo(mut socket: WebSocketStream<tokio::net::TcpStream>, go_on: &Notify) {
     while let Some(Ok(message)) = socket.next().await {
         match message {
             Message::Text(text) if text == "flood" => {
@@ -201,16 +208,14 @@ async fn clients_that_break_the_rules_are_told_and_harm_nobody() {
     for (bytes, code) in cases {
         let mut bad = routed.client().await;
         check(&mut bad, Message::text("good so far")).await;
-        let MaybeTlsStream::Plain(stream) = bad.get_mut() else { panic!() };
-        stream.write_all(bytes).await.unwrap();
+        bad.get_mut().write_all(bytes).await.unwrap();
         let Message::Close(Some(frame)) = next(&mut bad).await else { panic!("{bytes:?}") };
         assert_eq!(u16::from(frame.code), code, "{bytes:?}");
         check(&mut other, Message::text("still here")).await;
     }
     // Others break off in the middle of a frame.
     let mut bad = routed.client().await;
-    let MaybeTlsStream::Plain(stream) = bad.get_mut() else { panic!() };
-    stream.write_all(b"\x82\xfe\x10").await.unwrap();
+    bad.get_mut().write_all(b"\x82\xfe\x10").await.unwrap();
     drop(bad);
     check(&mut other, Message::text("still here")).await;
     routed.is_well().await;
@@ -250,11 +255,16 @@ async fn who_does_not_read_stops_nobody_else_and_loses_nothing() {
 #[tokio::test]
 async fn a_stream_is_a_connection_to_its_end() {
     let routed = start(|options| options.connections = 1).await;
-    let again = async || loop {
-        match routed.try_client().await {
-            Ok(client) => return client,
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
+    let again = async || {
+        let client = async {
+            loop {
+                match routed.try_client().await {
+                    Ok(client) => return client,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        within("room for a client", routed.at, client).await
     };
     // The last look at the status may not be over yet.
     let mut one = again().await;

@@ -12,6 +12,7 @@ use voce_server::{Limits, ServerOptions};
 
 use crate::counter::Counter;
 use crate::listening::{audio, start};
+use crate::patience::TcpStream;
 use crate::server::Setup;
 use crate::socket::Socket;
 
@@ -243,7 +244,7 @@ async fn a_silent_socket_is_pinged_and_closed() {
     let setup = Setup { options, speak: false, hear: Some(Arc::new(NullEars)), ..Default::default() };
     let server = setup.start().await;
     // A client that answers pings stays; this one does not read them, so it goes.
-    let stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
+    let stream = TcpStream::connect(server.addr).await.unwrap();
     let mut stream = tokio::io::BufReader::new(stream);
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let head = "GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";

@@ -138,29 +138,32 @@ impl Partner for MuteSlots {
     fn warm(&mut self, _: &mut Exec) {}
 }
 
+/// A dialogue model that says nothing; it is kept warm, so that it steps by itself.
+pub(crate) fn mute(faults: &Faults) -> PartnerOptions {
+    let faults = faults.clone();
+    let open = move || {
+        let info = DialogueInfo {
+            family: "Mute",
+            sample_rate: 100,
+            frame_size: 8,
+            longest: None,
+            stages: Vec::new(),
+        };
+        let keep_warm = Some(Duration::from_millis(1));
+        let options = TalkerOptions::default()
+            .with_threads(1)
+            .with_slots(3)
+            .with_keep_warm(keep_warm)
+            .with_faults(faults.clone());
+        Talker::new(Arc::new(Mute(info)), &options)
+    };
+    PartnerOptions::new("mute", 3, Box::new(open))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dialogue_is_admitted_counted_and_revived_as_the_others_are() {
     let faults = Faults::default();
-    let open = {
-        let faults = faults.clone();
-        move || {
-            let info = DialogueInfo {
-                family: "Mute",
-                sample_rate: 100,
-                frame_size: 8,
-                longest: None,
-                stages: Vec::new(),
-            };
-            let keep_warm = Some(Duration::from_millis(1));
-            let options = TalkerOptions::default()
-                .with_threads(1)
-                .with_slots(3)
-                .with_keep_warm(keep_warm)
-                .with_faults(faults.clone());
-            Talker::new(Arc::new(Mute(info)), &options)
-        }
-    };
-    let partners = vec![PartnerOptions::new("mute", 3, Box::new(open))];
+    let partners = vec![mute(&faults)];
     let server = Setup { speak: false, partners, ..Default::default() }.start().await;
     assert_eq!(server.get("/readyz").await.status, StatusCode::OK);
     assert_eq!(server.metric("voce_slots{kind=\"dialogue\"}").await, 3.0);
@@ -171,7 +174,5 @@ async fn a_dialogue_is_admitted_counted_and_revived_as_the_others_are() {
     // It dies while nobody looks, and comes back.
     faults.panic_at(FaultPoint::Step);
     server.until("voce_model_restarts_total{model=\"mute\"}", 1.0).await;
-    while server.get("/readyz").await.status != StatusCode::OK {
-        tokio::task::yield_now().await;
-    }
+    server.until_ready().await;
 }

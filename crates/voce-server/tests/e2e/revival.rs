@@ -18,7 +18,7 @@ fn body(seed: u64) -> Value {
     json!({"input": "On and on.", "response_format": "pcm", "seed": seed})
 }
 
-fn ears(faults: &Faults, keep_warm: Option<Duration>) -> OpenListener {
+pub(crate) fn ears(faults: &Faults, keep_warm: Option<Duration>) -> OpenListener {
     let faults = faults.clone();
     Box::new(move || {
         let options = ListenerOptions::default()
@@ -33,12 +33,6 @@ fn ears(faults: &Faults, keep_warm: Option<Duration>) -> OpenListener {
 async fn hearing(faults: &Faults) -> Running {
     let setup = Setup { speak: false, listen: vec![ears(faults, None)], ..Default::default() };
     setup.start().await
-}
-
-async fn until_ready(server: &Running) {
-    while server.get("/readyz").await.status != StatusCode::OK {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,9 +95,7 @@ async fn a_voice_at_two_places_loses_the_streams_of_one() {
     held(&faults).await;
     assert_eq!(server.get("/readyz").await.status, StatusCode::OK, "the other one is there");
     faults.release();
-    while server.metric("voce_model_restarts_total{model=\"small\"}").await < 1.0 {
-        tokio::task::yield_now().await;
-    }
+    server.until("voce_model_restarts_total{model=\"small\"}", 1.0).await;
     assert!(whole[0].body_mut().frame().await.unwrap().is_ok());
     let mut again = server.open(server.json_request("/v1/audio/speech", &body(7))).await;
     again.body_mut().frame().await.unwrap().unwrap();
@@ -141,7 +133,7 @@ async fn a_voice_that_dies_ends_its_streams_and_comes_back() {
         assert_eq!(server.get("/livez").await.status, StatusCode::OK);
         assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 0.0);
         faults.release();
-        until_ready(&server).await;
+        server.until_ready().await;
         assert_eq!(server.metric("voce_model_restarts_total{model=\"small\"}").await, 1.0);
         assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 1.0);
         let mut again = server.open(server.json_request("/v1/audio/speech", &body(0))).await;
@@ -175,17 +167,13 @@ async fn a_recogniser_that_dies_tells_its_streams_and_comes_back() {
             break;
         }
     }
-    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 1.0 {
-        tokio::task::yield_now().await;
-    }
-    until_ready(&server).await;
+    server.until("voce_model_restarts_total{model=\"counter\"}", 1.0).await;
+    server.until_ready().await;
     assert_eq!(send().await.json()["text"], before["text"]);
     // The second death is noticed as well.
     faults.panic_at(FaultPoint::Step);
     assert_eq!(send().await.error(), "stopped");
-    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 2.0 {
-        tokio::task::yield_now().await;
-    }
+    server.until("voce_model_restarts_total{model=\"counter\"}", 2.0).await;
 }
 
 /// The model is dead when one of its lanes is; the other's streams are heard to their end as long as somebody holds it.
@@ -221,10 +209,8 @@ async fn a_model_that_dies_while_nobody_looks_comes_back() {
     let server = setup.start().await;
     // The step that keeps it warm panics: no stream is there to tell.
     faults.panic_at(FaultPoint::Step);
-    while server.metric("voce_model_restarts_total{model=\"counter\"}").await != 1.0 {
-        tokio::task::yield_now().await;
-    }
-    until_ready(&server).await;
+    server.until("voce_model_restarts_total{model=\"counter\"}", 1.0).await;
+    server.until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,19 +264,18 @@ async fn a_step_that_hangs_makes_the_server_not_ready_until_it_ends() {
     faults.hold_at(FaultPoint::Step);
     let request = server.json_request("/v1/audio/speech", &json!({"input": "Hi.", "response_format": "pcm"}));
     let (speech, ()) = tokio::join!(server.send(request), async {
-        loop {
+        let stuck = async || {
             let reply = server.get("/readyz").await;
-            if reply.status == StatusCode::SERVICE_UNAVAILABLE {
-                assert_eq!(reply.json()["status"], "stuck");
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+            let is_so = reply.status == StatusCode::SERVICE_UNAVAILABLE;
+            assert!(!is_so || reply.json()["status"] == "stuck", "{}", reply.text());
+            is_so
+        };
+        server.when("a server that is stuck", stuck).await;
         assert_eq!(server.metric("voce_model_ready{model=\"small\"}").await, 0.0);
         faults.release();
     });
     assert_eq!(speech.status, StatusCode::OK);
-    until_ready(&server).await;
+    server.until_ready().await;
     assert_eq!(server.metric("voce_model_restarts_total{model=\"small\"}").await, 0.0);
 }
 
@@ -305,9 +290,7 @@ async fn idle_models_are_kept_warm_and_speak_as_before() {
         for _ in 0..3 {
             let before = warm.metric("voce_warm_steps_total{model=\"small\"}").await;
             // Both threads of the model, several times.
-            while warm.metric("voce_warm_steps_total{model=\"small\"}").await < before + 6.0 {
-                tokio::task::yield_now().await;
-            }
+            warm.until("voce_warm_steps_total{model=\"small\"}", before + 6.0).await;
             assert_eq!(warm.post("/v1/audio/speech", &speak).await.body, expected);
         }
         assert_eq!(cold.metric("voce_warm_steps_total{model=\"small\"}").await, 0.0);
@@ -319,9 +302,7 @@ async fn idle_models_are_kept_warm_and_speak_as_before() {
         let setup = Setup { speak: false, listen: vec![ears(&faults, keep_warm)], ..Default::default() };
         let server = setup.start().await;
         if keep_warm.is_some() {
-            while server.metric("voce_warm_steps_total{model=\"counter\"}").await < 3.0 {
-                tokio::task::yield_now().await;
-            }
+            server.until("voce_warm_steps_total{model=\"counter\"}", 3.0).await;
         }
         let reply = server.form("/v1/audio/transcriptions", &[("file", Part::File("a.wav", &file))]).await;
         texts.push(reply.json()["text"].clone());

@@ -15,6 +15,7 @@ use voce_server::{Limits, ServerOptions};
 
 use crate::balance::Balancer;
 use crate::doorways::{Door, Told, addresses, client, connect, handover, speech, start};
+use crate::patience::{TcpStream, within};
 use crate::server::Running;
 
 const STREAMS: usize = 20;
@@ -95,11 +96,14 @@ where
 
 /// Waits until every stream has sent some messages and all are heard by one server or the other.
 async fn until(sent: &[AtomicUsize], messages: usize, one: &Running, two: &Running) {
-    while sent.iter().any(|n| n.load(Ordering::Relaxed) < messages)
-        || one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64
-    {
-        tokio::time::sleep(PACE).await;
-    }
+    let all = async {
+        while sent.iter().any(|n| n.load(Ordering::Relaxed) < messages)
+            || one.metric(ACTIVE).await + two.metric(ACTIVE).await < STREAMS as f64
+        {
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    within("all streams", one.addr, all).await;
 }
 
 #[allow(clippy::print_stderr)]
@@ -142,18 +146,24 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
         let reply = ask(at).await;
         serde_json::from_slice::<Value>(&reply).unwrap()
     };
-    while status().await["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {
-        tokio::time::sleep(PACE).await;
-    }
+    let all_up = async {
+        while status().await["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    within("servers that are up", at, all_up).await;
     let (told, begun) = crowd(at, &scripts, |sent| async move {
         until(&sent, 40, &one, &two).await;
         let begun = Instant::now();
         one.stop();
         one.gone().await;
         let again = serve(a, b, agent_a).await;
-        while status().await["servers"][0]["health"] != "up" {
-            tokio::time::sleep(PACE).await;
-        }
+        let up = async {
+            while status().await["servers"][0]["health"] != "up" {
+                tokio::time::sleep(PACE).await;
+            }
+        };
+        within("the new server", at, up).await;
         two.stop();
         two.gone().await;
         (again, begun)
@@ -165,13 +175,13 @@ async fn a_router_moves_twenty_streams_twice_and_clients_do_not_notice() {
     let seen = status().await;
     assert!(seen["moved"].as_u64().unwrap() > STREAMS as u64 && seen["lost"] == 0, "{seen}");
     stop.send(()).unwrap();
-    running.await.unwrap();
+    within("the router's end", at, running).await.unwrap();
 }
 
 /// The status of a router.
 async fn ask(at: SocketAddr) -> Vec<u8> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+    let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(b"GET /route/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).await.unwrap();
@@ -182,10 +192,10 @@ async fn ask(at: SocketAddr) -> Vec<u8> {
 /// Waits until a balancer sends streams to both servers: one that was slow to answer its first probe is left out for a while.
 async fn until_both_are_used(at: SocketAddr, one: &Running, two: &Running) {
     let (mut first, mut second) = (false, false);
-    while !(first && second) {
+    let both = async || {
         let Ok(mut socket) = connect(at, Door::Deepgram.path(), &[]).await else {
             tokio::time::sleep(PACE).await;
-            continue;
+            return false;
         };
         socket.binary(vec![0; 3840]).await;
         let mut active = (0.0, 0.0);
@@ -197,7 +207,9 @@ async fn until_both_are_used(at: SocketAddr, one: &Running, two: &Running) {
         drop(socket);
         one.until(ACTIVE, 0.0).await;
         two.until(ACTIVE, 0.0).await;
-    }
+        first && second
+    };
+    one.when("streams at both", both).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

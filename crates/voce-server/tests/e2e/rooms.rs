@@ -9,6 +9,7 @@ use voce_engine::codec::Codec;
 use voce_engine::store::Store;
 use voce_server::{Limits, Mount, RoomsOptions, ServerOptions, Serves};
 
+use crate::patience::within;
 use crate::server::{Running, Setup};
 use crate::socket::Socket;
 
@@ -64,6 +65,21 @@ async fn listener(server: &Running, path: &str) -> (Socket, Vec<u8>) {
     (socket, head[1..].to_vec())
 }
 
+/// A producer of the room, as soon as there is none.
+async fn producer_of(server: &Running) -> Socket {
+    let free = async {
+        loop {
+            match server.try_socket("/api/send?room_id=one", &[KEY]).await {
+                Ok(socket) => return socket,
+                Err(Error::Http(r)) => assert_eq!(r.status(), StatusCode::TOO_MANY_REQUESTS),
+                Err(error) => panic!("{error}"),
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    within("a free room", server.addr, free).await
+}
+
 /// Audio until a text comes.
 async fn until_text(socket: &mut Socket, wanted: &str) -> Vec<u8> {
     let mut audio = Vec::new();
@@ -116,15 +132,8 @@ async fn many_hear_what_one_sends() {
     drop(producer);
     let (mut late, again) = listener(&server, "/api/listen").await;
     assert_eq!(again, head);
-    let mut next = loop {
-        // The room is free when its producer has gone.
-        match server.try_socket("/api/send?room_id=one", &[KEY]).await {
-            Ok(socket) => break socket,
-            Err(Error::Http(r)) => assert_eq!(r.status(), StatusCode::TOO_MANY_REQUESTS),
-            Err(error) => panic!("{error}"),
-        }
-        tokio::task::yield_now().await;
-    };
+    // The room is free when its producer has gone.
+    let mut next = producer_of(&server).await;
     next.binary(b"\x02anew".to_vec()).await;
     until_text(&mut late, "anew").await;
     until_text(&mut first, "anew").await;
@@ -175,22 +184,12 @@ async fn codes_that_cannot_be_decoded_end_their_producer_alone() {
         vec![200],
         vec![],
     ] {
-        let mut producer = loop {
-            match server.try_socket("/api/send?room_id=one", &[KEY]).await {
-                Ok(socket) => break socket,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        };
+        let mut producer = producer_of(&server).await;
         producer.binary(bad.clone()).await;
         assert_eq!(producer.next_binary().await[0], 5, "{bad:?}");
         assert_eq!(producer.closed().await.0, 1008, "{bad:?}");
     }
-    let mut good = loop {
-        match server.try_socket("/api/send?room_id=one", &[KEY]).await {
-            Ok(socket) => break socket,
-            Err(_) => tokio::task::yield_now().await,
-        }
-    };
+    let mut good = producer_of(&server).await;
     for i in 0..4 {
         good.binary(frame((0..books).map(|_| i))).await;
     }

@@ -10,7 +10,6 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use voce_engine::fault::Faults;
@@ -21,6 +20,9 @@ use voce_server::ears::{EarOptions, Hears, OpenListener, Recogniser};
 use voce_server::mouth::{MouthOptions, OpenSpeaker};
 use voce_server::partner::PartnerOptions;
 use voce_server::{Ended, Models, RoomsOptions, Server, ServerOptions};
+
+use crate::patience::{TcpStream, within};
+use crate::watchdog;
 
 /// A small model's folder: 2400 Hz, 192 samples a frame.
 pub(crate) fn model(name: &str) -> PathBuf {
@@ -160,7 +162,8 @@ impl Setup {
         models.partners = self.partners;
         models.rooms = self.rooms;
         let server = Server::bind(self.options, models, store.clone()).await.unwrap();
-        server.load().await.unwrap();
+        watchdog::arm(Some(server.addr()));
+        within("the models", server.addr(), server.load()).await.unwrap();
         let (addr, wyoming, agent) = (server.addr(), server.wyoming_addr(), server.agent_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(server.run(async move {
@@ -228,7 +231,7 @@ impl Running {
     pub(crate) async fn connect_from(&self, address: &str) -> TcpStream {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
-        socket.connect(self.addr).await.unwrap()
+        socket.connect(self.addr).await.unwrap().into()
     }
 
     /// A request from there.
@@ -299,11 +302,34 @@ impl Running {
         text.lines().find_map(|l| l.strip_prefix(series)).map_or(0.0, |value| value.trim().parse().unwrap())
     }
 
-    /// Waits until a series has a value.
-    pub(crate) async fn until(&self, series: &str, value: f64) {
-        while self.metric(series).await != value {
-            tokio::task::yield_now().await;
-        }
+    /// Waits until a series has a value; one that counts may go past it.
+    #[track_caller]
+    pub(crate) fn until(&self, series: &str, value: f64) -> impl Future<Output = ()> {
+        let counts = series.split('{').next().is_some_and(|name| name.ends_with("_total"));
+        self.when(format!("{series} {value}"), async move || {
+            let now = self.metric(series).await;
+            now == value || counts && now > value
+        })
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub(crate) fn when(
+        &self,
+        what: impl std::fmt::Display,
+        mut is_so: impl AsyncFnMut() -> bool,
+    ) -> impl Future<Output = ()> {
+        within(what, self.addr, async move {
+            while !is_so().await {
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    /// Waits until the server is ready.
+    #[track_caller]
+    pub(crate) fn until_ready(&self) -> impl Future<Output = ()> {
+        self.when("a ready server", async || self.get("/readyz").await.status == StatusCode::OK)
     }
 
     /// Asks the server to go.
@@ -313,7 +339,7 @@ impl Running {
 
     /// Waits until it has gone, and says how.
     pub(crate) async fn gone(&mut self) -> Ended {
-        self.task.take().unwrap().await.unwrap()
+        within("the server's end", self.addr, self.task.take().unwrap()).await.unwrap()
     }
 }
 

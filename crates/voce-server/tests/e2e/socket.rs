@@ -2,15 +2,14 @@
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
+use crate::patience::{Web, connect_async, within};
 use crate::server::Running;
 
-pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
+pub(crate) struct Socket(pub(crate) Web);
 
 impl Running {
     pub(crate) async fn socket(&self, path: &str) -> Socket {
@@ -31,7 +30,7 @@ impl Running {
 
     /// A socket from another address of this machine.
     pub(crate) async fn socket_from(&self, address: &str, path: &str) -> Socket {
-        let stream = MaybeTlsStream::Plain(self.connect_from(address).await);
+        let stream = self.connect_from(address).await;
         let url = format!("ws://{}{path}", self.addr);
         Socket(tokio_tungstenite::client_async(url, stream).await.unwrap().0)
     }
@@ -52,12 +51,16 @@ impl Socket {
 
     /// The next message that is not a ping.
     pub(crate) async fn next(&mut self) -> Message {
-        loop {
-            match self.0.next().await.expect("a message").expect("no error") {
-                Message::Ping(_) | Message::Pong(_) => {}
-                message => return message,
+        let at = self.0.get_ref().at();
+        let message = async {
+            loop {
+                match self.0.next().await.expect("a message").expect("no error") {
+                    Message::Ping(_) | Message::Pong(_) => {}
+                    message => return message,
+                }
             }
-        }
+        };
+        within("a message", at, message).await
     }
 
     pub(crate) async fn next_json(&mut self) -> Value {
@@ -69,13 +72,17 @@ impl Socket {
 
     /// The next event of a type; others before it are given to `seen`.
     pub(crate) async fn until(&mut self, kind: &str) -> Value {
-        loop {
-            let event = self.next_json().await;
-            if event["type"] == kind {
-                return event;
+        let at = self.0.get_ref().at();
+        let event = async {
+            loop {
+                let event = self.next_json().await;
+                if event["type"] == kind {
+                    return event;
+                }
+                assert_ne!(event["type"], "error", "{event}");
             }
-            assert_ne!(event["type"], "error", "{event}");
-        }
+        };
+        within(kind, at, event).await
     }
 
     pub(crate) async fn next_binary(&mut self) -> bytes::Bytes {
@@ -87,15 +94,19 @@ impl Socket {
 
     /// Reads to the end: the code that the server closed with.
     pub(crate) async fn closed(&mut self) -> (u16, String) {
-        loop {
-            match self.0.next().await {
-                Some(Ok(Message::Close(Some(CloseFrame { code, reason })))) => {
-                    return (code.into(), reason.as_str().to_owned());
+        let at = self.0.get_ref().at();
+        let closed = async {
+            loop {
+                match self.0.next().await {
+                    Some(Ok(Message::Close(Some(CloseFrame { code, reason })))) => {
+                        return (code.into(), reason.as_str().to_owned());
+                    }
+                    Some(Ok(Message::Close(None))) => return (1005, String::new()),
+                    Some(Ok(_)) => {}
+                    other => panic!("closed without a word: {other:?}"),
                 }
-                Some(Ok(Message::Close(None))) => return (1005, String::new()),
-                Some(Ok(_)) => {}
-                other => panic!("closed without a word: {other:?}"),
             }
-        }
+        };
+        within("the close", at, closed).await
     }
 }

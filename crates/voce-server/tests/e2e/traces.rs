@@ -20,6 +20,7 @@ use voce_server::{OtlpOptions, ServerOptions};
 
 use crate::counter::Counter;
 use crate::listening::wav;
+use crate::patience::LIMIT;
 use crate::server::{Part, Setup};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -71,7 +72,10 @@ async fn until(spans: &mut Vec<Value>, batches: &mut mpsc::Receiver<Value>, name
         if let Some(span) = spans.iter().find(|s| s["name"] == name) {
             return span.clone();
         }
-        let batch = batches.recv().await.expect("the collector lives");
+        let batch = tokio::time::timeout(LIMIT, batches.recv())
+            .await
+            .expect("a batch in time")
+            .expect("the collector lives");
         let resource = &batch["resourceSpans"][0];
         assert_eq!(resource["resource"]["attributes"][0]["value"]["stringValue"], "tests");
         spans.extend(resource["scopeSpans"][0]["spans"].as_array().unwrap().iter().cloned());
@@ -214,9 +218,11 @@ async fn a_dead_collector_harms_nobody() {
     let body = json!({"input": "Hi.", "response_format": "pcm", "seed": 7});
     let quiet = Setup::default().start().await;
     let expected = quiet.post("/v1/audio/speech", &body).await.body;
-    while server.metric("voce_trace_spans_total{outcome=\"dropped\"}").await == 0.0 {
+    let dropped = async || {
         assert_eq!(server.post("/v1/audio/speech", &body).await.body, expected);
-    }
+        server.metric("voce_trace_spans_total{outcome=\"dropped\"}").await > 0.0
+    };
+    server.when("spans that are dropped", dropped).await;
     assert!(server.metric("voce_breaker_failures_total{stage=\"otlp\"}").await > 0.0);
     assert_eq!(server.get("/readyz").await.status, StatusCode::OK);
     server.stop();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 use voce_audio::wav::put_s16le;
 use voce_server::ServerOptions;
 
 use crate::counter::Counter;
 use crate::listening::audio;
+use crate::patience::TcpStream;
 use crate::server::{Running, Setup};
 
 /// A client of Wyoming's.

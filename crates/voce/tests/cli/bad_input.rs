@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::patience::{Ends as _, output};
 use crate::sandbox::{Sandbox, arg, failure, model, stderr};
 
 /// What `voce say` with this model says when it fails.
@@ -234,7 +235,7 @@ fn bytes_that_are_not_text() {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"Hello there. Now \xc3\x28").unwrap();
-    let (code, text) = failure(&child.wait_with_output().unwrap());
+    let (code, text) = failure(&child.says());
     assert_eq!(code, 2);
     holds(&text, &["UTF-8", "byte 17"]);
     assert!(s.results().is_empty());
@@ -314,8 +315,8 @@ fn bad_usage() {
         assert_eq!(code, 2);
         holds(&text, &["--features device"]);
     }
-    let output =
-        s.command(&["say", "--model", arg(&m), "-o", "-", "Hi."]).env("VOCE_CPU", "sse9").output().unwrap();
+    let mut command = s.command(&["say", "--model", arg(&m), "-o", "-", "Hi."]);
+    let output = output(command.env("VOCE_CPU", "sse9"));
     let (code, text) = failure(&output);
     assert!(code == 1 || code == 2);
     holds(&text, &["sse9"]);

@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::patience::{Ends as _, output, within};
 use crate::sandbox::{Sandbox, arg, stderr};
 
 const CLIPS: [&str; 3] = ["1867-154075-0003.opus", "3947-13262-0016.opus", "5789-70653-0013.opus"];
@@ -62,15 +63,18 @@ fn broken_off(s: &Sandbox, args: &[&str], kept: usize, signal: &str) -> Option<i
     let mut child = s.command(args).arg("-v").stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut seen = 0;
-    for line in lines {
-        seen += usize::from(line.unwrap().contains("kept"));
-        if seen == kept {
-            let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
-            assert!(kill.unwrap().success());
-            seen += 1;
+    let process = child.id();
+    within("the end of a run", process, || {
+        for line in lines {
+            seen += usize::from(line.unwrap().contains("kept"));
+            if seen == kept {
+                let kill = std::process::Command::new("kill").args([signal, &process.to_string()]).status();
+                assert!(kill.unwrap().success());
+                seen += 1;
+            }
         }
-    }
-    child.wait().unwrap().code()
+    });
+    child.ends().code()
 }
 
 #[test]
@@ -183,7 +187,7 @@ fn parts_do_every_line_once() {
             0 => command.envs([("SLURM_ARRAY_TASK_ID", "1"), ("SLURM_ARRAY_TASK_MIN", "1")]),
             _ => command.args(["--shard", &format!("{index}/3")]),
         };
-        let output = command.env("SLURM_ARRAY_TASK_COUNT", "3").output().unwrap();
+        let output = output(command.env("SLURM_ARRAY_TASK_COUNT", "3"));
         assert!(output.status.success(), "{}", stderr(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&summary["shard"], &summary["skipped"]), (&json!(format!("{index}/3")), &json!(0)));
@@ -211,7 +215,7 @@ fn a_list_on_a_pipe_and_results_on_another() {
         writeln!(stdin, "{name}").unwrap();
     }
     drop(stdin);
-    let output = child.wait_with_output().unwrap();
+    let output = child.says();
     assert_eq!(output.status.code(), Some(3));
     let lines = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -254,7 +258,7 @@ fn bad_usage() {
     let (code, text) = s.fails(&["bulk", "-q", arg(&list), "-o", "-", "--task", "say"]);
     assert!(code == 2 && text.contains("needs a folder"), "{text}");
     let mut command = s.command(&["bulk", "-q", arg(&list), "-o", arg(&dir)]);
-    let output = command.env("JOB_COMPLETION_INDEX", "0").output().unwrap();
+    let output = output(command.env("JOB_COMPLETION_INDEX", "0"));
     assert!(
         output.status.code() == Some(2) && stderr(&output).contains("VOCE_SHARDS"),
         "{}",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::patience::Ends as _;
 use crate::sandbox::{Sandbox, arg, stderr};
 
 const TEXT: &str = "Hello there, it's a tiny test: naïve café 你好 42!";
@@ -124,7 +125,7 @@ fn arriving_text_is_spoken_by_every_precision() {
         ];
         let mut child = s.command(&args).stdin(std::process::Stdio::piped()).spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"Hello there. And more.\n").unwrap();
-        assert!(child.wait().unwrap().success(), "{case}");
+        assert!(child.ends().success(), "{case}");
         assert!(std::fs::metadata(&wav).unwrap().len() > 44, "{case}");
     }
 }

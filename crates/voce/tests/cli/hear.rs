@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use crate::patience::Ends as _;
 use crate::sandbox::{Sandbox, arg, failure, stderr};
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
@@ -131,7 +132,7 @@ fn standard_input_and_raw_samples() {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = child.says();
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(String::from_utf8(output.stdout).unwrap(), want);
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::patience::{Ends as _, connect, within};
 use crate::sandbox::{Sandbox, arg, stderr};
 
 const CLIPS: [&str; 3] = ["1867-154075-0003.opus", "3947-13262-0016.opus", "5789-70653-0013.opus"];
@@ -65,14 +65,16 @@ impl Nats {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut found = port;
-        for line in lines.by_ref().map(|l| l.unwrap()) {
-            if let Some(at) = line.split("client connections on 127.0.0.1:").nth(1) {
-                found = at.trim().parse().unwrap();
+        within("a NATS server that is ready", child.id(), || {
+            for line in lines.by_ref().map(|l| l.unwrap()) {
+                if let Some(at) = line.split("client connections on 127.0.0.1:").nth(1) {
+                    found = at.trim().parse().unwrap();
+                }
+                if line.contains("Server is ready") {
+                    break;
+                }
             }
-            if line.contains("Server is ready") {
-                break;
-            }
-        }
+        });
         // It must not wait for somebody who reads.
         std::thread::spawn(move || lines.for_each(drop));
         (child, found)
@@ -85,13 +87,13 @@ impl Nats {
     /// Kills it and starts it again where it was.
     fn restart(&mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.ends();
         self.child = Self::spawn(&self.program, &self.dir, &self.flags, self.port).0;
     }
 
     /// Asks over the bare protocol.
     fn request(&self, subject: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut stream = connect(&format!("127.0.0.1:{}", self.port)).unwrap();
         write!(
             stream,
             "CONNECT {{\"verbose\":false}}\r\nSUB inbox 1\r\nPUB {subject} inbox {}\r\n{body}\r\n",
@@ -157,13 +159,13 @@ impl Worker {
 
     fn kill(mut self) {
         self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.0.ends();
     }
 
     /// Told to stop; ends well.
     fn end(mut self) {
         signal(&self.0, "-TERM");
-        assert!(self.0.wait().unwrap().success());
+        assert!(self.0.ends().success());
     }
 }
 
@@ -253,7 +255,7 @@ fn kills_a_restart_and_a_cut_off_worker_lose_nothing() {
     assert!(watched.status.success(), "{}", stderr(&watched));
     signal(&second.0, "-CONT");
     signal(&second.0, "-TERM");
-    assert!(second.0.wait().unwrap().success());
+    assert!(second.0.ends().success());
     said.wait("works for nano-ear", 5);
     fourth.end();
     fifth.end();
@@ -471,7 +473,7 @@ fn the_load_that_an_autoscaler_reads() {
     };
     let (url, list) = (nats.url(), manifest(&s, 7));
     let lag = || {
-        let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        let mut stream = connect(&format!("127.0.0.1:{port}")).unwrap();
         let path = "/jsz?acc=$G&consumers=true&config=true";
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
@@ -497,7 +499,7 @@ fn figures(said: &Said) -> String {
     said.wait("works for nano-ear", 1);
     let lines = said.lines.lock().unwrap().clone();
     let at = lines.iter().find_map(|l| l.split("http://").nth(1)).unwrap();
-    let mut stream = TcpStream::connect(at.trim_end_matches("/metrics")).unwrap();
+    let mut stream = connect(at.trim_end_matches("/metrics")).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -4,6 +4,7 @@ use std::fs::File;
 
 use serde_json::{Value, json};
 
+use crate::patience::output;
 use crate::sandbox::{Sandbox, arg, model, stderr};
 use crate::serve::{ask, ask_bytes, start_logged};
 
@@ -60,7 +61,7 @@ fn keys_texts_and_transcripts_stay_out_of_the_log() {
 fn a_filter_that_is_none_is_told_of_and_another_is_taken() {
     let sandbox = Sandbox::new();
     let said = |filter: &str| {
-        let run = sandbox.command(&["list"]).env("VOCE_LOG", filter).output().unwrap();
+        let run = output(sandbox.command(&["list"]).env("VOCE_LOG", filter));
         assert!(run.status.success(), "{run:?}");
         stderr(&run)
     };

@@ -18,6 +18,7 @@ mod models;
 mod modules;
 #[cfg(feature = "nano")]
 mod nano;
+mod patience;
 #[cfg(all(feature = "nano", unix))]
 mod route;
 mod sandbox;
@@ -30,3 +31,5 @@ mod slurm;
 mod streams;
 mod talk;
 mod voices;
+#[path = "../../../voce-server/tests/e2e/watchdog.rs"]
+mod watchdog;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, client, client::IntoClientRequest as _};
 
+use crate::patience::connect;
 use crate::sandbox::{Sandbox, arg};
 use crate::serve::{ask, ask_bytes, start};
 use crate::talk::kyutai;
@@ -197,9 +198,9 @@ py = {{ moshi_weight = "{stt}/model.safetensors", mimi_weight = "{stt}/mimi-smal
 }
 
 /// A socket of a server.
-fn socket(addr: &str, path: &str) -> tokio_tungstenite::tungstenite::WebSocket<TcpStream> {
+pub(crate) fn socket(addr: &str, path: &str) -> tokio_tungstenite::tungstenite::WebSocket<TcpStream> {
     let request = format!("ws://{addr}{path}").into_client_request().unwrap();
-    client(request, TcpStream::connect(addr).unwrap()).unwrap().0
+    client(request, connect(addr).unwrap()).unwrap().0
 }
 
 fn binary(socket: &mut tokio_tungstenite::tungstenite::WebSocket<TcpStream>) -> Vec<u8> {

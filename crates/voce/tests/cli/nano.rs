@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::patience::output;
 use crate::sandbox::{Sandbox, arg, stderr};
 
 /// Ordinary sentences, taken as they came to mind.
@@ -148,7 +149,7 @@ fn an_empty_home_lists_shows_and_hears_without_a_download() {
     let (code, said) = s.fails(&["rm", "nano-ear"]);
     assert!(code == 2 && said.contains("in the binary"), "{said}");
     let (clip, text) = &clips()[0];
-    let output = s.command(&["hear", arg(clip)]).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    let output = output(s.command(&["hear", arg(clip)]).env("HF_HUB_OFFLINE", "1"));
     let heard = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && stderr(&output).contains("voce pull nemotron"), "{}", stderr(&output));
     assert!(errors(&words(text), &words(&heard)) < words(text).len() / 2, "{heard}");

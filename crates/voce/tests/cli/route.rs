@@ -1,7 +1,6 @@
 //! `voce route` in front of two `voce serve`: one server is told to stop, the next one is killed, and the transcript is the one
 //! that a single server gives.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::Message;
 use voce_audio::{DecodeLimits, decode_file, resample};
 
+use crate::patience::{Ends as _, LIMIT, until};
 use crate::sandbox::Sandbox;
 use crate::serve::{Server, ask, start};
 
@@ -30,8 +30,7 @@ impl Drop for Router {
 fn route(sandbox: &Sandbox, servers: &[&str]) -> Router {
     let args = ["route", "--port", "0", "--json", "--to", &servers.join(",")];
     let mut child = sandbox.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = child.line();
     let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
     Router(child, said["addr"].as_str().unwrap().to_owned())
 }
@@ -91,13 +90,13 @@ fn signal(server: &Server, signal: &str) {
 
 /// Which of the servers has the stream.
 fn holder(router: &Router) -> usize {
-    loop {
+    let mut found = None;
+    until("a server that has the stream", || {
         let status = status(router);
-        let servers = status["servers"].as_array().unwrap();
-        if let Some(one) = servers.iter().position(|s| s["streams"] == 1) {
-            return one;
-        }
-    }
+        found = status["servers"].as_array().unwrap().iter().position(|s| s["streams"] == 1);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 #[test]
@@ -125,27 +124,31 @@ fn a_stream_outlives_a_server_that_stops_and_one_that_is_killed() {
     let pieces = speech();
     let addresses: Vec<String> = servers.iter().flatten().map(|s| s.addr.clone()).collect();
     let router = route(&sandbox, &addresses.iter().map(String::as_str).collect::<Vec<_>>());
-    while status(&router)["servers"].as_array().unwrap().iter().any(|s| s["health"] != "up") {}
+    let all_up = || status(&router)["servers"].as_array().unwrap().iter().all(|s| s["health"] == "up");
+    until("servers that are up", all_up);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let alone = runtime.block_on(hear(&addresses[0], &pieces, |_| {}));
+    let hear = async |addr: &str, at: &mut dyn FnMut(usize)| {
+        let heard = hear(addr, &pieces, at);
+        tokio::time::timeout(LIMIT, heard).await.expect("the last words in time")
+    };
+    let alone = runtime.block_on(hear(&addresses[0], &mut |_| {}));
     assert!(alone.len() > 2, "{alone:?}");
-    let through = runtime.block_on(hear(&router.1, &pieces, |i| {
+    let through = runtime.block_on(hear(&router.1, &mut |i| {
         if i == pieces.len() / 3 {
             let server = servers[holder(&router)].take().unwrap();
             signal(&server, "-TERM");
             // Its streams go on elsewhere before it ends.
             let mut server = server;
-            assert_eq!(server.child.wait().unwrap().code(), Some(0));
+            assert_eq!(server.child.ends().code(), Some(0));
         }
         if i == 2 * pieces.len() / 3 {
-            let at = loop {
-                let at = holder(&router);
-                if servers[at].is_some() {
-                    break at;
-                }
-            };
+            let mut at = 0;
+            until("a server that lives and has the stream", || {
+                at = holder(&router);
+                servers[at].is_some()
+            });
             signal(servers[at].as_ref().unwrap(), "-KILL");
-            servers[at].take().unwrap().child.wait().unwrap();
+            servers[at].take().unwrap().child.ends();
         }
     }));
     assert_eq!(through, alone);

@@ -5,6 +5,9 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::patience::output;
+use crate::watchdog;
+
 /// The folder of a small model.
 pub(crate) fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../voce-models/tests/fixtures/pocket").join(name)
@@ -34,6 +37,7 @@ impl Sandbox {
 
     /// The binary, which sees nothing of the user's environment.
     pub(crate) fn command(&self, args: &[&str]) -> std::process::Command {
+        watchdog::arm(None);
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("voce"));
         let variables = std::env::vars().map(|(name, _)| name);
         for name in variables.filter(|n| n.starts_with("VOCE_") || n.starts_with("HF_")) {
@@ -45,7 +49,7 @@ impl Sandbox {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        output(&mut self.command(args))
     }
 
     /// Runs to a good end and gives its JSON.

@@ -1,5 +1,6 @@
 //! `voce say` with all of the text at hand.
 
+use crate::patience::{Ends as _, output};
 use crate::sandbox::{Sandbox, arg, model, stderr};
 
 const RATE: usize = 2400;
@@ -115,7 +116,7 @@ fn markup_is_not_read_aloud_unless_it_is_asked_for() {
         let piped = std::process::Stdio::piped;
         let mut child = s.command(&args).stdin(piped()).stdout(piped()).spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = child.says();
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         json["tokens"].as_u64().unwrap()
     };
@@ -254,12 +255,8 @@ fn a_file_and_flags_from_the_environment() {
     let out = s.out("x.wav");
     let m = model("lsd");
     let mut command = s.command(&["say", "--file", arg(&text), "--json", "-o", arg(&out)]);
-    let output = command
-        .env("VOCE_MODEL", &m)
-        .env("VOCE_MAX_FRAMES", "4")
-        .env("VOCE_PRECISION", "bf16")
-        .output()
-        .unwrap();
+    command.env("VOCE_MODEL", &m).env("VOCE_MAX_FRAMES", "4").env("VOCE_PRECISION", "bf16");
+    let output = output(&mut command);
     assert!(output.status.success(), "{}", stderr(&output));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((json["frames"].as_u64(), json["precision"].as_str()), (Some(4), Some("bf16")));

@@ -1,13 +1,14 @@
 //! `voce serve` from outside: settings, the line it prints, an answer, and its way out.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::patience::{Ends as _, connect, until};
 use crate::sandbox::{Sandbox, arg, model};
+use crate::watchdog;
 
 /// A running server, ended with the test.
 pub(crate) struct Server {
@@ -31,11 +32,11 @@ pub(crate) fn start_logged(sandbox: &Sandbox, args: &[&str], log: Stdio) -> Serv
     let mut all = vec!["serve", "--port", "0", "--json"];
     all.extend(args);
     let mut child = sandbox.command(&all).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = child.line();
     let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
     let addr = said["addr"].as_str().unwrap().to_owned();
     assert_eq!(said["url"], format!("http://{addr}/"));
+    watchdog::arm(addr.parse().ok());
     Server { child, addr }
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn ask(addr: &str, method: &str, path: &str, head: &str, body: &str) 
 }
 
 pub(crate) fn ask_bytes(addr: &str, method: &str, path: &str, head: &str, body: &[u8]) -> (u16, Vec<u8>) {
-    let mut stream = TcpStream::connect(addr).unwrap();
+    let mut stream = connect(addr).unwrap();
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{head}\r\n").unwrap();
     let _ = stream.write_all(body);
@@ -85,7 +86,7 @@ fn serves_speech_and_the_page_and_goes_when_told() {
     {
         let pid = server.child.id().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        assert_eq!(server.child.ends().code(), Some(0));
     }
 }
 
@@ -115,15 +116,15 @@ fn a_signal_while_a_model_loads_ends_the_process() {
     let args = ["serve", "--port", &port.to_string(), "--no-hear", "--speak", arg(&folder), "--drain", "1s"];
     let mut child = sandbox.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let addr = format!("127.0.0.1:{port}");
-    while TcpStream::connect(&addr).is_err() {
+    until("a server that loads its models", || {
         assert!(child.try_wait().unwrap().is_none(), "it waits for its model");
-        std::thread::yield_now();
-    }
+        connect(&addr).is_ok()
+    });
     assert_eq!(ask(&addr, "GET", "/livez", "", "").0, 200);
     assert_eq!(ask(&addr, "GET", "/readyz", "", "").0, 503);
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.ends().code(), Some(0));
 }
 
 #[cfg(target_os = "linux")]
@@ -306,7 +307,7 @@ fn a_moshi_configuration_is_taken_as_it_is() {
 /// What the server hears in a file, word by word.
 fn heard(server: &Server, file: &Path) -> String {
     let clip = std::fs::read(file).unwrap();
-    let mut stream = TcpStream::connect(&server.addr).unwrap();
+    let mut stream = connect(&server.addr).unwrap();
     let length = clip.len();
     write!(stream, "POST /api/asr-streaming HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
         .unwrap();

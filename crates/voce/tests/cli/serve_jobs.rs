@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde_json::Value;
 
+use crate::patience::{Ends as _, LIMIT};
 use crate::sandbox::{Sandbox, arg, stderr};
 use crate::serve::{Server, ask, ask_bytes};
 
@@ -78,6 +79,11 @@ fn start(s: &Sandbox, args: &[&str]) -> (Server, Receiver<String>) {
     (server, lines)
 }
 
+/// The lines as they come, as long as they come.
+fn lines(log: &Receiver<String>) -> impl Iterator<Item = String> {
+    std::iter::from_fn(|| log.recv_timeout(LIMIT).ok())
+}
+
 #[test]
 fn a_killed_server_goes_on_with_its_jobs() {
     let s = Sandbox::new();
@@ -86,12 +92,12 @@ fn a_killed_server_goes_on_with_its_jobs() {
     let jobs = s.out("jobs");
     let (server, log) = start(&s, &["--jobs", arg(&jobs), "--jobs-checkpoint", "1ms"]);
     let id = submit(&server, &wav);
-    assert_eq!(log.iter().filter(|l| l.contains("checkpoint")).take(2).count(), 2);
+    assert_eq!(lines(&log).filter(|l| l.contains("checkpoint")).take(2).count(), 2);
     // As `kill -9` does.
     drop(server);
     let (server, log) = start(&s, &["--jobs", arg(&jobs)]);
     assert_eq!(follow(&server, &id)["type"], "job.completed");
-    assert!(log.iter().any(|l| l.contains("goes on from a checkpoint")));
+    assert!(lines(&log).any(|l| l.contains("goes on from a checkpoint")));
     assert_eq!(result(&server, &id), want);
     // Another process does not get at the same folder.
     let other = s.run(&[
@@ -119,7 +125,7 @@ fn a_server_in_front_of_a_queue_hands_jobs_to_workers() {
     let (server, _log) = start(&s, &["--jobs-nats", &url, "--jobs", arg(&s.out("scratch"))]);
     let id = submit(&server, &wav);
     let mut work = s.command(&["work", "--until-empty", "--nats", &url]);
-    let work = work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().wait().unwrap();
+    let work = work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().ends();
     assert!(work.success());
     assert_eq!(follow(&server, &id)["type"], "job.completed");
     assert_eq!(result(&server, &id), want);

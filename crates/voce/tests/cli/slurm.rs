@@ -7,9 +7,11 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use serde_json::json;
 
+use crate::patience::{LIMIT, output};
 use crate::sandbox::{Sandbox, arg, stderr};
 
 /// Tasks of the array.
@@ -101,7 +103,9 @@ impl Slurm {
     /// A command of SLURM; it waits for the controller by itself, again and again where that takes longer.
     fn run(&self, s: &Sandbox, program: &str, args: &[&str]) -> String {
         let environment = s.command(&[]);
+        let begun = Instant::now();
         loop {
+            assert!(begun.elapsed() < LIMIT, "{program} {args:?} reaches no controller");
             let mut command = Command::new(program);
             for (name, value) in environment.get_envs() {
                 match value {
@@ -109,7 +113,7 @@ impl Slurm {
                     None => command.env_remove(name),
                 };
             }
-            let done = command.env("SLURM_CONF", &self.config).args(args).output().unwrap();
+            let done = output(command.env("SLURM_CONF", &self.config).args(args).stdin(Stdio::null()));
             if done.status.success() {
                 return String::from_utf8(done.stdout).unwrap();
             }

@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
+use crate::patience::{Ends as _, until, within};
 use crate::sandbox::{Sandbox, arg, failure, model, stderr};
 
 #[test]
@@ -24,14 +24,14 @@ fn speaks_before_the_text_has_ended() {
         stdin.flush().unwrap();
     }
     let mut first = [0; 44 + 384];
-    stdout.read_exact(&mut first).unwrap();
+    within("the first frame", child.id(), || stdout.read_exact(&mut first).unwrap());
     assert_eq!(&first[..4], b"RIFF");
     assert!(first[44..].iter().any(|b| *b != 0));
     stdin.write_all(b" we go on.").unwrap();
     drop(stdin);
     let mut rest = Vec::new();
-    stdout.read_to_end(&mut rest).unwrap();
-    assert!(child.wait().unwrap().success());
+    within("the rest", child.id(), || stdout.read_to_end(&mut rest).unwrap());
+    assert!(child.ends().success());
     assert!(!rest.is_empty());
 }
 
@@ -79,9 +79,9 @@ fn a_closed_pipe_ends_quietly() {
         .unwrap();
     let mut header = [0; 44];
     let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut header).unwrap();
+    within("a header", child.id(), || stdout.read_exact(&mut header).unwrap());
     drop(stdout);
-    let output = child.wait_with_output().unwrap();
+    let output = child.says();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
 }
 
@@ -91,7 +91,7 @@ fn a_closed_pipe_for_results_is_no_panic() {
     let mut child =
         s.command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let output = child.says();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
 }
 
@@ -107,16 +107,12 @@ fn ctrl_c_leaves_no_file() {
         .spawn()
         .unwrap();
     child.stdin.as_mut().unwrap().write_all(b"Hello world. And").unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
-    while s.results().is_empty() {
-        assert!(Instant::now() < until, "no output was begun");
-        std::thread::yield_now();
-    }
+    until("output that was begun", || !s.results().is_empty());
     let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     // Standard input stays open: the signal alone must end the process.
     let stdin = child.stdin.take();
-    let output = child.wait_with_output().unwrap();
+    let output = child.says();
     drop(stdin);
     assert_eq!(failure(&output), (130, "interrupted".to_owned()));
     assert!(s.results().is_empty(), "{:?}", s.results());
