@@ -1,6 +1,6 @@
 //! The engine's listeners behind the protocols: what a client asks, and the two ways of a stream.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Listener, TranscriptStream};
@@ -32,10 +32,12 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
 /// Opens a stream where the fewest are, or goes on there with one that was saved.
 pub(super) async fn open(
     replicas: &Arc<Replicas<Listener>>,
+    known: &OnceLock<EarInfo>,
     request: &HearRequest,
     snapshot: Option<&[u8]>,
 ) -> Result<Stream, ServerError> {
     let begin = |listener: Kept<Listener>| {
+        known.get_or_init(|| info(&listener));
         let rate = listener.info().sample_rate as u32;
         let asked = listen_request(request, &listener.info().languages);
         let started = match snapshot {

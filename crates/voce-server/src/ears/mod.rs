@@ -274,16 +274,21 @@ impl Ear {
         Self { id, source, gate, budget: budget.clone(), telemetry }
     }
 
-    /// What it is; little is known of a model that was never open.
-    pub(crate) fn info(&self) -> EarInfo {
+    /// What it is; nobody knows of a model that was never open.
+    pub(crate) fn known(&self) -> Option<EarInfo> {
         match &self.source {
-            Source::Other(_, info) => info.clone(),
+            Source::Other(_, info) => Some(info.clone()),
             Source::Engine(replicas, known) => match (known.get(), replicas.present()) {
-                (Some(info), _) => info.clone(),
-                (None, Some(listener)) => known.get_or_init(|| engine::info(&listener)).clone(),
-                (None, None) => EarInfo::default(),
+                (Some(info), _) => Some(info.clone()),
+                (None, Some(listener)) => Some(known.get_or_init(|| engine::info(&listener)).clone()),
+                (None, None) => None,
             },
         }
+    }
+
+    /// The same, with nothing to tell of a model that was never open.
+    pub(crate) fn info(&self) -> EarInfo {
+        self.known().unwrap_or_default()
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -314,7 +319,7 @@ impl Ear {
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
         let stream = match &self.source {
-            Source::Engine(replicas, _) => engine::open(replicas, request, None).await?,
+            Source::Engine(replicas, known) => engine::open(replicas, known, request, None).await?,
             Source::Other(recogniser, _) => recogniser.open(request)?,
         };
         Ok(self.hearing(request, stream, permit))
@@ -328,7 +333,7 @@ impl Ear {
     ) -> Result<Hearing, ServerError> {
         let SavedStream { request, samples, snapshot } = saved;
         let stream = match &self.source {
-            Source::Engine(replicas, _) => engine::open(replicas, request, Some(snapshot)).await?,
+            Source::Engine(replicas, known) => engine::open(replicas, known, request, Some(snapshot)).await?,
             Source::Other(recogniser, _) => recogniser.resume(request, snapshot)?,
         };
         Ok(self.hearing(request, stream, permit).after(*samples))

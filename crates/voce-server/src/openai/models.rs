@@ -21,8 +21,10 @@ fn entries(state: &AppState) -> Vec<Value> {
     let mouths = state.mouths.iter().map(|m| entry(m.id(), "text-to-speech", m.slots()));
     let ears = state.ears.iter().map(|e| {
         let mut entry = entry(e.id(), "automatic-speech-recognition", e.slots());
-        entry["languages"] = json!(e.info().languages);
-        entry["streaming"] = json!(e.info().streaming);
+        if let Some(info) = e.known() {
+            entry["languages"] = json!(info.languages);
+            entry["streaming"] = json!(info.streaming);
+        }
         entry
     });
     let partners =

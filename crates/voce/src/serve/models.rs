@@ -197,7 +197,13 @@ impl<'a> Manner<'a> {
     }
 
     fn ear_of(&self, id: String, slots: usize, hears: Hears) -> EarOptions {
-        EarOptions { queue: self.queue, patience: self.patience, ..EarOptions::new(id, slots, hears) }
+        EarOptions {
+            queue: self.queue,
+            patience: self.patience,
+            preload: !self.settings.lazy,
+            keep_alive: self.keep_alive,
+            ..EarOptions::new(id, slots, hears)
+        }
     }
 
     /// A dialogue model under a name.

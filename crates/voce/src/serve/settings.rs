@@ -72,10 +72,10 @@ pub(crate) struct Settings {
     /// How long a request waits for a slot [default: 10s]
     #[arg(long, value_name = "TIME", env = "VOCE_QUEUE_TIME")]
     pub(super) queue_time: Option<String>,
-    /// Unload voice models after so long without a request, such as 5m [default: never]
+    /// Unload each model after so long without a stream of it, such as 5m [default: never]
     #[arg(long, value_name = "TIME", env = "VOCE_KEEP_ALIVE")]
     pub(super) keep_alive: Option<String>,
-    /// Load voice models when they are first asked for
+    /// Load each model when it is first asked for
     #[arg(long, env = "VOCE_LAZY", value_parser = FalseyValueParser::new())]
     pub(super) lazy: bool,
     /// The voice when none is asked for [default: the model's]

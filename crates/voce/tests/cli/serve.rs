@@ -358,3 +358,49 @@ fn serves_a_recogniser() {
     let (status, reply) = ask(&server.addr, "POST", "/v1/audio/speech", "", "{\"input\": \"Hi.\"}");
     assert!(status == 503 && String::from_utf8_lossy(&reply).contains("no_model"));
 }
+
+/// The value of a series; one that is not there yet is zero.
+#[cfg(feature = "nano")]
+fn series(server: &Server, name: &str) -> f64 {
+    let (_, text) = ask(&server.addr, "GET", "/metrics", "", "");
+    let text = String::from_utf8(text).unwrap();
+    text.lines().find_map(|l| l.strip_prefix(name)).map_or(0.0, |value| value.trim().parse().unwrap())
+}
+
+#[cfg(feature = "nano")]
+#[test]
+fn recognisers_come_when_they_are_asked_for_and_go_when_they_are_idle() {
+    use tokio_tungstenite::tungstenite::Message;
+    let sandbox = Sandbox::new();
+    let recognisers = model("..").join("fastconformer");
+    let hear = format!("nano-ear,{}", arg(&recognisers.join("ctc")));
+    let server = start(&sandbox, &["--no-speak", "--hear", &hear, "--lazy", "--keep-alive", "1ms"]);
+    let of =
+        |model: &str, what: &str| series(&server, &format!("voce_model_{what}_total{{model=\"{model}\"}}"));
+    // Ready, and nothing is loaded; nor is anything said of what nobody has looked at.
+    assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
+    assert_eq!((of("nano-ear", "loads"), of("ctc", "loads")), (0.0, 0.0));
+    let known = || {
+        let (_, listed) = ask(&server.addr, "GET", "/v1/models/nano-ear", "", "");
+        serde_json::from_slice::<Value>(&listed).unwrap()["streaming"].clone()
+    };
+    assert_eq!(known(), Value::Null);
+    // A stream loads its own.
+    let mut live = crate::modules::socket(&server.addr, "/v1/listen?encoding=linear16&sample_rate=16000");
+    live.send(Message::binary(vec![0; 32_000])).unwrap();
+    until("a recogniser that is loaded", || of("nano-ear", "loads") == 1.0);
+    assert_eq!((known(), of("ctc", "loads")), (true.into(), 0.0));
+    let clip = std::fs::read(recognisers.join("audio/a.wav")).unwrap();
+    // The other one comes and goes, again and again, while the stream keeps what it has.
+    for times in 1..=3 {
+        let head = "Content-Type: audio/wav\r\n";
+        assert_eq!(ask_bytes(&server.addr, "POST", "/v1/listen?model=ctc", head, &clip).0, 200);
+        until("a recogniser that is unloaded", || of("ctc", "unloads") == f64::from(times));
+    }
+    assert_eq!((of("nano-ear", "loads"), of("nano-ear", "unloads")), (1.0, 0.0));
+    live.send(Message::text(r#"{"type":"CloseStream"}"#)).unwrap();
+    until("the last message", || live.read().unwrap().to_text().is_ok_and(|t| t.contains("Metadata")));
+    drop(live);
+    until("a recogniser that is unloaded", || of("nano-ear", "unloads") == 1.0);
+    assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
+}

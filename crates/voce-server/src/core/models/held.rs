@@ -38,7 +38,8 @@ impl<M: Model> Clone for There<M> {
     }
 }
 
-type Answer<M> = Result<There<M>, LoadError>;
+/// What who waits for a model gets: it counts as a stream from then on, so that an idle model is not unloaded before.
+type Answer<M> = Result<(Kept<M>, Seat), LoadError>;
 
 struct State<M: Model> {
     there: Option<There<M>>,
@@ -124,7 +125,7 @@ impl<M: Model> Held<M> {
             answer
         };
         match answer.await {
-            Ok(there) => there.map(|there| self.seat(there)),
+            Ok(answer) => answer,
             // Nobody drops the other end without a word.
             Err(_) => Err(Arc::new(EngineError::Stopped("it was not opened".into()))),
         }
@@ -183,7 +184,7 @@ impl<M: Model> Held<M> {
             }
         };
         for waiting in state.waiting.drain(..) {
-            let _ = waiting.send(answer.clone());
+            let _ = waiting.send(answer.clone().map(|there| self.seat(there)));
         }
     }
 
