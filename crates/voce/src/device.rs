@@ -15,8 +15,10 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// Yes
+    #[value(alias = "true")]
     On,
     /// No
+    #[value(alias = "false")]
     Off,
 }
 
@@ -47,16 +49,17 @@ impl DeviceArgs {
     pub(crate) fn open(&self) -> Result<Option<Arc<Device>>, Failure> {
         let device = self.device.open()?;
         if let Some(device) = &device {
-            let on = |switch| switch == Switch::On;
-            device.tune(Tuning {
-                tf32: on(self.tf32),
-                graphs: on(self.cuda_graphs),
-                frames: on(self.cuda_frames),
-                events: on(self.cuda_events),
-            });
+            let events = self.cuda_events == Switch::On;
+            device.tune(Tuning { events, ..tuning(self.tf32, self.cuda_graphs, self.cuda_frames) });
         }
         Ok(device)
     }
+}
+
+/// What the switches of commands and of the server mean; kernels are not timed.
+pub(crate) fn tuning(tf32: Switch, graphs: Switch, frames: Switch) -> Tuning {
+    let on = |switch| switch == Switch::On;
+    Tuning { tf32: on(tf32), graphs: on(graphs), frames: on(frames), events: false }
 }
 
 /// What a precision means on a device.

@@ -61,9 +61,6 @@ pub(crate) struct ServeArgs {
     cuda_event_tracking: Option<String>,
     /// A switch of moshi-server without a meaning here
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
-    tf32: Option<String>,
-    /// A switch of moshi-server without a meaning here
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
     flash_attention: Option<String>,
 }
 
@@ -77,7 +74,6 @@ const DEFAULT_CONFIG: &str = "voce.toml";
 pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
     for (name, value) in [
         ("--cuda-event-tracking", &args.cuda_event_tracking),
-        ("--tf32", &args.tf32),
         ("--flash-attention", &args.flash_attention),
     ] {
         if value.is_some() {

@@ -19,7 +19,7 @@ use super::moshi;
 use super::settings::{Settings, pairs, seconds};
 use crate::args::{ModelArgs, PrecisionArg};
 use crate::console::Console;
-use crate::device::precision;
+use crate::device::{Switch, precision, tuning};
 use crate::embedded;
 use crate::failure::{Failure, Outcome};
 
@@ -105,6 +105,7 @@ impl<'a> Manner<'a> {
     fn new(store: &'a Store, settings: &'a Settings) -> Outcome<Self> {
         let devices =
             devices(settings)?.into_iter().map(DeviceChoice::open).collect::<Result<Vec<_>, _>>()?;
+        tune(&devices, settings);
         let time = |text: &Option<String>| text.as_deref().map(seconds).transpose();
         Ok(Self {
             store,
@@ -276,6 +277,16 @@ fn devices(settings: &Settings) -> Outcome<Vec<DeviceChoice>> {
     settings.device.iter().map(named).collect()
 }
 
+/// Gives every device the switches that go with it, before anything is opened there.
+fn tune(devices: &[Option<Arc<Device>>], settings: &Settings) {
+    let tuning = tuning(
+        settings.tf32.unwrap_or(Switch::On),
+        settings.cuda_graphs.unwrap_or(Switch::On),
+        settings.cuda_frames.unwrap_or(Switch::Off),
+    );
+    devices.iter().flatten().for_each(|device| device.tune(tuning));
+}
+
 /// How often an idle model is stepped.
 pub(super) fn keep_warm(settings: &Settings) -> Outcome<Option<Duration>> {
     match settings.keep_warm.as_deref() {
@@ -300,4 +311,26 @@ fn name(reference: &str) -> String {
 /// A folder as a reference.
 pub(super) fn reference_of(folder: &std::path::Path) -> String {
     folder.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voce_runtime::cuda::Tuning;
+
+    /// Models of all three kinds are opened on these very devices.
+    #[test]
+    fn switches_reach_every_device() {
+        let plain = Tuning { tf32: true, graphs: true, frames: false, events: false };
+        for (text, tuned) in [
+            ("", plain),
+            ("tf32 = 'off'\ncuda-frames = 'on'", Tuning { tf32: false, frames: true, ..plain }),
+            ("cuda-graphs = false", Tuning { graphs: false, ..plain }),
+        ] {
+            let settings: Settings = toml::from_str(text).unwrap();
+            let devices = [Some(Device::emulated().unwrap()), None, Some(Device::emulated().unwrap())];
+            tune(&devices, &settings);
+            assert!(devices.iter().flatten().all(|device| device.tuning() == tuned), "{text}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use serde::de::{Deserializer, Error as _};
 
 use super::moshi::modules::Modules;
 use crate::args::PrecisionArg;
+use crate::device::Switch;
 use crate::failure::{Failure, Outcome};
 
 /// Settings of the server.
@@ -57,6 +58,20 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "DEVICE", value_delimiter = ',', env = "VOCE_DEVICE")]
     #[serde(deserialize_with = "one_or_several")]
     pub(super) device: Vec<String>,
+    /// Whether f32 products on a GPU may round their factors to TF32 [default: on]
+    #[arg(long, value_name = "on|off", value_enum, env = "VOCE_TF32")]
+    #[arg(num_args = 0..=1, default_missing_value = "on", hide_possible_values = true)]
+    #[serde(deserialize_with = "switch")]
+    pub(super) tf32: Option<Switch>,
+    /// Whether steps that repeat on a GPU are captured into graphs [default: on]
+    #[arg(long, value_name = "on|off", value_enum, env = "VOCE_CUDA_GRAPHS", hide_possible_values = true)]
+    #[serde(deserialize_with = "switch")]
+    pub(super) cuda_graphs: Option<Switch>,
+    /// Whether one stream's frame is one kernel on GPUs of compute capability 9 and later: faster for one stream, while
+    /// whatever else runs on the GPU waits for whole frames [default: off]
+    #[arg(long, value_name = "on|off", value_enum, env = "VOCE_CUDA_FRAMES", hide_possible_values = true)]
+    #[serde(deserialize_with = "switch")]
+    pub(super) cuda_frames: Option<Switch>,
     /// Threads of each model; 0 chooses [default: 0]
     #[arg(long, env = "VOCE_THREADS")]
     pub(super) threads: Option<usize>,
@@ -306,6 +321,9 @@ impl Settings {
             talk_slots: self.talk_slots.or(file.talk_slots),
             precision: self.precision.or(file.precision),
             device: list(self.device, file.device),
+            tf32: self.tf32.or(file.tf32),
+            cuda_graphs: self.cuda_graphs.or(file.cuda_graphs),
+            cuda_frames: self.cuda_frames.or(file.cuda_frames),
             threads: self.threads.or(file.threads),
             pin: self.pin || file.pin,
             keep_warm: self.keep_warm.or(file.keep_warm),
@@ -395,6 +413,22 @@ fn precision<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<PrecisionArg
     })
 }
 
+/// On or off by the name that the flag takes, or as true or false.
+fn switch<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Switch>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "'on' or 'off'")]
+    enum Word {
+        Text(String),
+        Plain(bool),
+    }
+    let name = match Word::deserialize(reader)? {
+        Word::Text(name) => name,
+        Word::Plain(is_on) => is_on.to_string(),
+    };
+    let value = <Switch as clap::ValueEnum>::from_str(&name, true);
+    value.map(Some).map_err(|_| D::Error::custom(format!("'{name}' is neither 'on' nor 'off'")))
+}
+
 /// A name, or a list of them.
 fn one_or_several<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
@@ -454,6 +488,31 @@ mod tests {
     }
 
     #[test]
+    fn switches_are_on_or_off() {
+        for (text, found) in [
+            ("cuda-frames = 'on'", Some(Switch::On)),
+            ("cuda-frames = 'off'", Some(Switch::Off)),
+            ("cuda-frames = true", Some(Switch::On)),
+            ("", None),
+        ] {
+            assert_eq!(toml::from_str::<Settings>(text).unwrap().cuda_frames, found, "{text}");
+        }
+        for bad in ["cuda-frames = 'yes, please'", "cuda-frames = 1"] {
+            let error = toml::from_str::<Settings>(bad).unwrap_err().to_string();
+            assert!(error.contains("'on'") && error.contains("'off'"), "{error}");
+        }
+        let command = || Settings::augment_args(clap::Command::new("x"));
+        let tf32 = |args: &[&str]| {
+            let matches = command().try_get_matches_from(args).unwrap();
+            matches.get_one::<Switch>("tf32").copied()
+        };
+        // moshi-server's switch has no value.
+        assert_eq!(tf32(&["x", "--tf32", "--lazy"]), Some(Switch::On));
+        assert_eq!(tf32(&["x", "--tf32", "off"]), Some(Switch::Off));
+        assert!(command().try_get_matches_from(["x", "--cuda-graphs", "maybe"]).is_err());
+    }
+
+    #[test]
     fn times() {
         assert_eq!(seconds("30").unwrap(), Duration::from_secs(30));
         assert_eq!(seconds("5m").unwrap(), Duration::from_secs(300));
@@ -491,6 +550,7 @@ mod tests {
             let text = match name {
                 "port" => "1".to_owned(),
                 "precision" => "'f32'".into(),
+                "tf32" | "cuda-graphs" | "cuda-frames" => "'on'".into(),
                 _ if matches!(arg.get_action(), clap::ArgAction::SetTrue) => "true".into(),
                 _ if matches!(arg.get_action(), clap::ArgAction::Append) => "['a=b']".into(),
                 _ if name.ends_with("bytes")
