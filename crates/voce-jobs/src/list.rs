@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use voce_audio::decode::is_recording;
+
 use crate::shard::Shard;
 use crate::unit::{Input, Task, Unit};
 
@@ -15,9 +17,6 @@ use crate::unit::{Input, Task, Unit};
 pub const MAX_LINE: usize = 1 << 20;
 /// Letters of a line that a complaint repeats.
 const SHOWN: usize = 80;
-/// Extensions that a folder is searched for.
-const AUDIO: [&str; 14] =
-    ["wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "mp4", "aac", "webm", "mka", "mkv", "aiff", "caf"];
 
 /// What a list's lines are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +81,7 @@ impl List {
             folder(path, &mut files)?;
             return Ok(Self::of_files(files, name, shard));
         }
-        if task == Task::Hear && AUDIO.contains(&extension.as_str()) {
+        if task == Task::Hear && is_recording(path) {
             std::fs::metadata(path)?;
             return Ok(Self::of_files(vec![path.to_owned()], name, shard));
         }
@@ -289,10 +288,9 @@ fn folder(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     let mut paths = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
     paths.sort();
     for path in paths {
-        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
         if path.is_dir() && !path.is_symlink() {
             folder(&path, files)?;
-        } else if path.is_file() && extension.is_some_and(|e| AUDIO.contains(&e.as_str())) {
+        } else if path.is_file() && is_recording(&path) {
             files.push(path);
         }
     }

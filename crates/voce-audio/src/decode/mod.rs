@@ -3,6 +3,7 @@
 
 mod blanks;
 mod container;
+mod kinds;
 mod limits;
 mod mono;
 mod ogg_opus;
@@ -17,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use kinds::{EXTENSIONS, holds_audio, is_recording, names_audio};
 pub use limits::*;
 pub use mono::MonoStream;
 pub use raw::{RawEncoding, RawFormat};

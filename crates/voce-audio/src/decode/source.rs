@@ -350,7 +350,7 @@ pub(super) fn read_frames(
 }
 
 /// Length of an ID3v2 tag at the start of `head`, 0 when there is none.
-fn id3_length(head: &[u8]) -> u64 {
+pub(super) fn id3_length(head: &[u8]) -> u64 {
     let [b'I', b'D', b'3', major, _, flags, s0, s1, s2, s3, ..] = *head else { return 0 };
     if major == 0xff || [s0, s1, s2, s3].iter().any(|&b| b & 0x80 != 0) {
         return 0;

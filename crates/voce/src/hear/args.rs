@@ -1,6 +1,6 @@
 //! Arguments of `voce hear`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -25,6 +25,26 @@ pub(crate) enum Format {
 }
 
 impl Format {
+    /// What a file's extension asks for.
+    pub(super) fn from_path(path: &Path) -> Option<Self> {
+        Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "txt" => Format::Txt,
+            "json" => Format::Json,
+            "srt" => Format::Srt,
+            "vtt" => Format::Vtt,
+            "tsv" => Format::Words,
+            _ => return None,
+        })
+    }
+
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Format::Words => "words",
+            other => other.extension(),
+        }
+    }
+
     pub(super) fn extension(self) -> &'static str {
         match self {
             Format::Txt => "txt",
@@ -41,7 +61,7 @@ impl Format {
 #[command(after_help = "\
 Examples:
   voce hear talk.mp3                                  print the text
-  voce hear --format srt -o talk.srt talk.mp3         subtitles
+  voce hear -o talk.srt talk.mp3                      subtitles
   voce hear -o texts/ recordings/                     every audio file of a folder, several at once
   arecord -f S16_LE -r 16000 | voce hear --stream -   live, from a pipe
   voce hear --hotwords names.txt --beam 4 call.wav    prefer names: a phrase a line, a tab and a weight if wanted
@@ -49,13 +69,13 @@ Examples:
 Any of wav, mp3, flac, ogg vorbis, ogg opus, m4a, webm, at any rate and with any channels; --raw for headerless samples.
 Offline models hear files longer than 41 s in overlapped windows. --chunk selects streaming, where the model can.")]
 pub(crate) struct HearArgs {
-    /// Audio files, folders of them, or `-` for standard input
-    #[arg(required_unless_present = "mic")]
+    /// Audio files, folders of them, or `-` (or nothing, with a pipe) for standard input
     pub(crate) files: Vec<PathBuf>,
-    /// Where the text goes: a file, or a folder where there are several files
+    /// Where the text goes: a file, or a folder (one that is there, or NAME/ to make it), which several files need.
+    /// Recordings are never written over
     #[arg(short, long, env = "VOCE_OUTPUT")]
     pub(crate) output: Option<PathBuf>,
-    /// How the text is written
+    /// How the text is written [default: by the extension of -o (.txt, .json, .srt, .vtt, .tsv for words), else txt]
     #[arg(long, value_enum, env = "VOCE_HEAR_FORMAT")]
     pub(crate) format: Option<Format>,
     /// Recogniser: a folder, a .nemo file, a catalogue name, owner/repo or hf://... [default: nemotron or parakeet if
@@ -89,7 +109,8 @@ pub(crate) struct HearArgs {
     /// Milliseconds of silence that end an utterance (800 with --stream and --mic, else none)
     #[arg(long, value_name = "MS", env = "VOCE_ENDPOINT_MS")]
     pub(crate) endpoint_ms: Option<u32>,
-    /// Show what is heard at once: partial text as a line that changes, utterances as lines
+    /// Show what is heard at once: partial text as a line that changes, utterances as lines; Ctrl-C ends a pipe with
+    /// what was said last
     #[arg(long, env = "VOCE_STREAM", value_parser = FalseyValueParser::new())]
     pub(crate) stream: bool,
     /// Listen to the microphone, as --stream does to a file

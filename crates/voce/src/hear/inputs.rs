@@ -1,14 +1,13 @@
 //! Which audio is heard: files, folders of files, standard input.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
+use voce_audio::decode::is_recording;
 use voce_audio::{AudioError, DecodeLimits, Decoder, MonoStream, RawFormat, Source};
 
 use crate::failure::{Failure, Outcome};
 
-/// Extensions that a folder is searched for.
-const EXTENSIONS: [&str; 14] =
-    ["wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "mp4", "aac", "webm", "mka", "mkv", "aiff", "caf"];
 /// Files of a folder at most.
 const MAX_FILES: usize = 100_000;
 
@@ -51,6 +50,17 @@ impl Input {
     }
 }
 
+/// What is to be heard where no file is named: a pipe, or with `mic` nothing.
+pub(super) fn unnamed(mic: bool) -> Outcome<Vec<Input>> {
+    match mic {
+        true => Ok(Vec::new()),
+        false if std::io::stdin().is_terminal() => Err(Failure::usage(
+            "nothing to hear: give files or folders, pipe audio in, or use --mic for the microphone",
+        )),
+        false => Ok(vec![Input::Stdin]),
+    }
+}
+
 /// The files that paths name; folders stand for the audio files in them and below, by name.
 pub(super) fn expand(paths: &[PathBuf]) -> Outcome<Vec<Input>> {
     let mut inputs = Vec::new();
@@ -83,14 +93,10 @@ fn folder(path: &Path, inputs: &mut Vec<Input>) -> Outcome {
     let mut paths: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     paths.sort();
     for path in paths {
-        let audio = |p: &Path| {
-            let extension = p.extension().map(|e| e.to_string_lossy().to_lowercase());
-            extension.is_some_and(|e| EXTENSIONS.contains(&e.as_str()))
-        };
         // Links to folders are left out, so that there is an end.
         if path.is_dir() && !path.is_symlink() {
             folder(&path, inputs)?;
-        } else if path.is_file() && audio(&path) {
+        } else if path.is_file() && is_recording(&path) {
             inputs.push(Input::File(path));
         }
         if inputs.len() > MAX_FILES {

@@ -33,13 +33,15 @@ const LONGEST_MS: u32 = 30_000;
 
 /// Runs the command.
 pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
-    let format = args.format.unwrap_or(if console.json { Format::Json } else { Format::Txt });
-    let inputs = inputs::expand(&args.files)?;
+    let inputs = match &args.files[..] {
+        [] => inputs::unnamed(args.mic)?,
+        files => inputs::expand(files)?,
+    };
     let live = args.stream || args.mic;
     if live && inputs.len() > 1 {
         return Err(Failure::usage("--stream shows one source at a time: give one file or `-`"));
     }
-    let outputs = Outputs::choose(&args, &inputs, format)?;
+    let (outputs, format) = Outputs::choose(&args, &inputs, console.json)?;
     let progress = console.progress();
     progress.set_message("loading the model");
     let store = Store::from_env()?;
@@ -62,7 +64,8 @@ pub(crate) fn run(console: Console, args: HearArgs) -> Outcome {
     interrupt::check()?;
     if live {
         let source = live::Source { input: inputs.into_iter().next(), raw: args.raw };
-        let heard = live::run(console, &listener, &request, source, &args, &progress)?;
+        let shown = outputs.shown(format, &args, console);
+        let heard = live::run(console, &listener, &request, source, shown, &progress)?;
         return outputs.live(&heard, format, &args, &listener, &request);
     }
     let hearing = Hearing { listener, request, inputs, raw: args.raw };

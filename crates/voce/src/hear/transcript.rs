@@ -96,11 +96,7 @@ impl Transcript {
             Format::Json => to_json(&self.json(model, how))? + "\n",
             Format::Srt => srt(&cues(&all())),
             Format::Vtt => vtt(&cues(&all())),
-            Format::Words => {
-                let line =
-                    |w: &Word| format!("{:.2}\t{:.2}\t{:.3}\t{}\n", w.start, w.end, w.confidence, w.text);
-                self.words().map(line).collect()
-            }
+            Format::Words => self.words().map(word_line).collect(),
         })
     }
 
@@ -173,6 +169,11 @@ impl Transcript {
         };
         (0..most).map(nth).collect()
     }
+}
+
+/// A word as a line.
+pub(super) fn word_line(w: &Word) -> String {
+    format!("{:.2}\t{:.2}\t{:.3}\t{}\n", w.start, w.end, w.confidence, w.text)
 }
 
 /// How it was heard.

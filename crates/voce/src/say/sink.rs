@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
+use voce_audio::decode::names_audio;
 use voce_audio::encode::{FORMATS, sink_to};
 use voce_audio::output::Pipe;
 use voce_audio::wav::WavSample;
@@ -86,11 +87,18 @@ fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
-/// The format by name, else by extension; pipes and devices without either get WAV.
+/// The format by name, else by extension, which must not contradict each other; pipes and devices without either get WAV.
 fn format(path: &Path, name: Option<&str>) -> Outcome<AudioFormat> {
     if let Some(name) = name {
         let unknown = || Failure::usage(format!("unknown audio format '{name}': use {FORMATS}"));
-        return AudioFormat::from_name(name).ok_or_else(unknown);
+        let format = AudioFormat::from_name(name).ok_or_else(unknown)?;
+        if !fits(format, path) {
+            return Err(Failure::usage(format!(
+                "{}: its extension is of another format than --format {name}: give one of them",
+                path.display()
+            )));
+        }
+        return Ok(format);
     }
     match (AudioFormat::from_path(path), path.extension()) {
         (Some(format), _) => Ok(format),
@@ -99,6 +107,18 @@ fn format(path: &Path, name: Option<&str>) -> Outcome<AudioFormat> {
             "cannot tell the audio format from '.{}': use a known extension or --format with {FORMATS}",
             extension.display()
         ))),
+    }
+}
+
+/// Whether a file of this format may have this name. Samples without a header have several.
+fn fits(format: AudioFormat, path: &Path) -> bool {
+    let plain =
+        path.extension().is_some_and(|e| e.eq_ignore_ascii_case("raw") || e.eq_ignore_ascii_case("pcm"));
+    match (AudioFormat::from_path(path), format) {
+        (Some(AudioFormat::Wav(_)), AudioFormat::Wav(_)) => true,
+        (Some(AudioFormat::Raw(_)), AudioFormat::Raw(_)) if plain => true,
+        (Some(by_name), format) => by_name == format,
+        (None, _) => !names_audio(path),
     }
 }
 
@@ -124,5 +144,35 @@ impl AudioSink for All {
     }
     fn finish(&mut self) -> Result<(), AudioError> {
         self.0.iter_mut().try_for_each(|s| s.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_fits_the_name_of_its_file() {
+        let chosen = |path: &str, name: Option<&str>| format(Path::new(path), name);
+        for (path, name) in [
+            ("x.wav", "wav-f32"),
+            ("x.pcm", "mulaw"),
+            ("x.raw", "f32"),
+            ("x.ogg", "opus"),
+            ("x.WAV", "wav"),
+            ("-", "mp3"),
+            ("x", "flac"),
+            ("x.bin", "pcm"),
+        ] {
+            let want = AudioFormat::from_name(name);
+            assert_eq!(chosen(path, Some(name)).ok(), want, "{path} {name}");
+        }
+        for (path, name) in
+            [("x.wav", "flac"), ("x.wav", "pcm"), ("x.f32", "pcm"), ("x.mp3", "wav"), ("x.m4a", "wav")]
+        {
+            let said = chosen(path, Some(name)).unwrap_err().message().unwrap_or_default();
+            assert!(said.contains(path) && said.contains(&format!("--format {name}")), "{said}");
+        }
+        assert!(chosen("x.txt", None).is_err());
     }
 }

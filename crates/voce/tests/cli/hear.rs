@@ -96,6 +96,7 @@ fn text_subtitles_and_words() {
 fn many_files_and_folders() {
     let s = Sandbox::new();
     let (audio, out) = (fixture("audio"), s.out("texts"));
+    std::fs::create_dir(&out).unwrap();
     text(&s, "rnnt", &["-o", arg(&out), arg(&audio)]);
     let mut names: Vec<_> =
         std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

@@ -8,6 +8,7 @@ mod bulk;
 mod codec;
 mod codes;
 mod hear;
+mod hear_files;
 #[cfg(all(feature = "nano", feature = "nats"))]
 mod jobs;
 mod kyutai;
