@@ -103,6 +103,8 @@ def say(out: Path, seed: int):
     for run, (script, who, cfg) in enumerate([
         (["hello there, this is a tiny test"], voices[:1], 2.0),
         (["one two: <break time=\"0.4s\"/> three", "the lazy dog", "what a lovely day."], voices, 1.5),
+        # As moshi-server's tts.py has a voice of a file.
+        (["hello there, this is a tiny test"], [voices[0], voices[0]], 2.0),
     ]):
         taps = Taps(lm)
         result = model.generate([model.prepare_script(script, padding_between=1)],
@@ -112,8 +114,10 @@ def say(out: Path, seed: int):
         frames = torch.cat(result.frames, -1)[0, 1:, model.delay_steps:]
         with mimi.streaming(1):
             pcm = [mimi.decode(frames[None, :, t:t + 1]).clone() for t in range(frames.shape[1])]
-        dump[f"frames{run}"], dump[f"decoded{run}"] = frames.int(), torch.cat(pcm[:10], -1)[0, 0]
-        traces.append({"script": script, "voices": len(who), "cfg": cfg, "end": result.end_steps[0],
+        dump[f"frames{run}"] = frames.int()
+        if run < 2:
+            dump[f"decoded{run}"] = torch.cat(pcm[:10], -1)[0, 0]
+        traces.append({"script": script, "voices": [v.name.split(".")[0] for v in who], "cfg": cfg, "end": result.end_steps[0],
                        "words": result.all_transcripts[0], "final_padding": model.final_padding})
     save(out / "dump.safetensors", dump)
     save_json(out / "trace.json", traces)

@@ -298,6 +298,11 @@ fn language_text(asked: &str, has: &[String]) -> String {
 }
 
 impl EngineError {
+    /// Whether there was nothing to say in a text.
+    pub fn is_empty_text(&self) -> bool {
+        matches!(self, EngineError::Text(TextError::Empty))
+    }
+
     /// A short code for scripts and metrics.
     pub fn code(&self) -> &'static str {
         match self {

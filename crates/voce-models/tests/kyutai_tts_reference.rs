@@ -161,8 +161,6 @@ fn alone(exec: &mut Exec, synth: &mut dyn Synth, slot: usize, prompt: Prompt) ->
 fn whole_passages_are_the_packages() {
     let mut exec = backend::exec(2);
     let (case, model) = tts(&mut exec);
-    let [anna, ben] = ["anna", "ben"].map(|name| voice(&case, &model, &mut exec, name));
-    let both = model.together(&mut exec, &[anna.clone(), ben]).unwrap();
     let mut synth = model.synth(2);
     let room = VocoderRoom { slots: 1, frames: 4, slot_frames: 4 };
     for (run, trace) in case.json("trace.json").as_array().unwrap().iter().enumerate() {
@@ -172,7 +170,13 @@ fn whole_passages_are_the_packages() {
             SpeakRequest::default().with_greedy(true).with_guidance(trace["cfg"].as_f64().map(|c| c as f32));
         let mut line = lines(&model, &request, &turns.join("<turn/>"));
         assert_eq!(line.len(), 1);
-        let voice = if trace["voices"] == 2 { both.clone() } else { anna.clone() };
+        let names = trace["voices"].as_array().unwrap();
+        let mut voices: Vec<Voice> =
+            names.iter().map(|name| voice(&case, &model, &mut exec, name.as_str().unwrap())).collect();
+        let voice = match voices.len() {
+            1 => voices.remove(0),
+            _ => model.together(&mut exec, &voices).unwrap(),
+        };
         let prompt = Prompt {
             slot: 0,
             line: line.remove(0),
@@ -200,6 +204,9 @@ fn whole_passages_are_the_packages() {
             assert!((start - want[1].as_f64().unwrap() / 12.5).abs() < 1e-9 && end > start);
         }
         assert!(words.windows(2).all(|w| w[0].2 <= w[1].1), "words follow each other: {words:?}");
+        if run == 2 {
+            continue; // samples of the same codec, which the dump leaves out
+        }
         let mut vocoder = model.vocoder(room);
         let want = case.dump(&format!("decoded{run}"));
         let mut samples = Vec::new();

@@ -68,8 +68,13 @@ impl Speaker {
         }
         let voices =
             names.split(VOICES_JOINED).map(|name| self.voice(name.trim())).collect::<Result<Vec<_>, _>>()?;
-        let wrap = |source| EngineError::Voice { name: names.to_owned(), source };
-        self.speech.together(&mut self.exec()?, &voices).map(Some).map_err(wrap)
+        self.together(names, &voices).map(Some)
+    }
+
+    /// Several voices as one, called `name` in errors, whose speakers take turns; one may be there several times.
+    pub fn together(&self, name: &str, voices: &[Voice]) -> Result<Voice, EngineError> {
+        let wrap = |source| EngineError::Voice { name: name.to_owned(), source };
+        self.speech.together(&mut self.exec()?, voices).map_err(wrap)
     }
 
     /// The voice of a file, exported or to be cloned.

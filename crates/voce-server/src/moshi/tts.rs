@@ -202,10 +202,11 @@ async fn talk(
     let first = loop {
         match wire.recv().await {
             Frame::Text(text) => break text.to_string(),
-            Frame::Binary(data) if data[..] == [0] => return Err(Some(nothing())),
+            // Nothing to say is no error, as moshi-server has it.
+            Frame::Binary(data) if data[..] == [0] => return Ok(None),
             Frame::Binary(data) => match message(&data)? {
                 Said::Text(text) => break text,
-                Said::End => return Err(Some(nothing())),
+                Said::End => return Ok(None),
                 Said::Voice(voice) => ask.embedding = Some(Arc::new(voice)),
             },
             other => return Ok(Some(other)),
@@ -215,10 +216,6 @@ async fn talk(
     let mut talk = Talk::new(state.clone(), text, utterance, shape)?;
     talk.take_text(&first)?;
     talk.run(wire).await
-}
-
-fn nothing() -> ServerError {
-    ServerError::bad("text", "there is no text to speak: send some before the end")
 }
 
 /// What a client's message means.
@@ -326,6 +323,12 @@ impl Talk {
                         self.words.extend(words.map(|w| (w.text, w.start, w.end)));
                         self.resampler.process(&samples, &mut self.samples);
                         self.audio(wire, false).await?;
+                    }
+                    // What came had nothing to say in it: an emoji, markup.
+                    Some(Err(ServerError::Engine(error))) if self.sent == 0 && error.is_empty_text() => {
+                        self.words.clear();
+                        self.audio(wire, true).await?;
+                        return Ok(None);
                     }
                     Some(Err(error)) => return Err(Some(error)),
                     None => {

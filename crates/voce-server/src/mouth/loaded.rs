@@ -25,6 +25,8 @@ pub(super) struct Manner {
     pub(super) aliases: Vec<(String, String)>,
     /// Voices beside the model's own, by name, in files.
     pub(super) files: BTreeMap<String, PathBuf>,
+    /// Whether a voice of these files stands in the places of two speakers.
+    pub(super) twice: bool,
     pub(super) owners: Owners,
 }
 
@@ -35,6 +37,7 @@ impl Manner {
             voice: options.voice.clone(),
             aliases: options.voice_aliases.clone(),
             files: options.voice_files.clone(),
+            twice: options.voice_files_twice,
             owners: Owners::new(store.clone()),
         }
     }
@@ -132,8 +135,13 @@ impl Loaded {
         if let Some(voice) = self.voices().get(&name) {
             return Ok(voice.clone().into());
         }
-        let file = self.manner.files.get(&name).map(|path| path.display().to_string());
-        let voice = self.speaker.voice(file.as_deref().unwrap_or(&name))?;
+        let voice = match self.manner.files.get(&name) {
+            None => self.speaker.voice(&name)?,
+            Some(path) => {
+                let voice = self.speaker.voice(&path.display().to_string())?;
+                if self.manner.twice { self.speaker.together(&name, &[voice.clone(), voice])? } else { voice }
+            }
+        };
         let mut cache = self.voices();
         if cache.len() >= limits::VOICE_CACHE {
             cache.clear();

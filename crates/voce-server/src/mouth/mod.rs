@@ -55,6 +55,8 @@ pub struct MouthOptions {
     pub voice_aliases: Vec<(String, String)>,
     /// Voices beside the model's own, by name, in files.
     pub voice_files: BTreeMap<String, PathBuf>,
+    /// Whether a voice of these files stands in the places of two speakers, as moshi-server's `Py` modules have it.
+    pub voice_files_twice: bool,
     /// What requests start from: sampling, and how many chunks of one text run side by side.
     pub request: SpeakRequest,
 }
@@ -73,6 +75,7 @@ impl MouthOptions {
             voice: None,
             voice_aliases: Vec::new(),
             voice_files: BTreeMap::new(),
+            voice_files_twice: false,
             // One chunk at a time: a long text must not take the slots of others.
             request: SpeakRequest::default().with_lockstep(1),
         }

@@ -133,3 +133,17 @@ async fn words_after_the_end_are_not_spoken() {
         assert_eq!(say_and(&server, "", None, &after).await, plain);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_to_say_is_the_end_and_no_error() {
+    let server = start().await;
+    for text in ["\u{1f600}", "<b></b>"] {
+        let mut socket = server.socket("/api/tts_streaming?format=PcmMessagePack").await;
+        socket.binary(pack(&json!({"type": "Text", "text": text}))).await;
+        socket.binary(pack(&json!({"type": "Eos"}))).await;
+        let Message::Binary(ready) = socket.next().await else { panic!("{text}") };
+        assert_eq!(rmp_serde::from_slice::<Heard>(&ready).unwrap().r#type, "Ready");
+        let Message::Close(frame) = socket.next().await else { panic!("{text}") };
+        assert_eq!(frame.map(|f| u16::from(f.code)), Some(1000), "{text}");
+    }
+}

@@ -413,9 +413,28 @@ async fn the_other_formats() {
         server.post("/api/tts_streaming", &json!({"text": ["Hello there.", "You."], "voice": "x"})).await;
     assert_eq!(wav.header("content-type"), "audio/wav");
     assert!(wav.body.starts_with(b"RIFF\xff\xff\xff\xff"));
-    // A text without anything to say.
-    let mut socket = server.socket("/api/tts_streaming?format=PcmMessagePack").await;
-    message(&mut socket).await;
-    socket.binary(pack(&json!({"type": "Eos"}))).await;
-    assert_eq!(message(&mut socket).await["type"], "Error");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_with_nothing_to_say_ends_well() {
+    let server = Setup::default().start().await;
+    for format in ["PcmMessagePack", "Pcm"] {
+        for texts in [&[][..], &["\u{1f600}"], &["<b></b>"], &[" ", "\u{1f600}", "<br>"]] {
+            let mut socket = server.socket(&format!("/api/tts_streaming?format={format}")).await;
+            if format == "PcmMessagePack" {
+                assert_eq!(message(&mut socket).await["type"], "Ready");
+            }
+            for text in texts {
+                socket.text(text).await;
+            }
+            socket.binary(vec![0]).await;
+            // No error, no word and no sound: the end.
+            match socket.next().await {
+                tokio_tungstenite::tungstenite::Message::Close(frame) => {
+                    assert_eq!(frame.map(|f| u16::from(f.code)), Some(1000), "{texts:?}");
+                }
+                other => panic!("{texts:?}: {other:?}"),
+            }
+        }
+    }
 }

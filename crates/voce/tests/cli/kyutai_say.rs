@@ -39,12 +39,14 @@ fn say(s: &Sandbox, flags: &[&str], text: &str) -> (Value, Vec<Vec<i32>>) {
 fn the_flags_of_scripts_give_the_packages_codes_and_words() {
     let s = Sandbox::new();
     let traces: Value = serde_json::from_slice(&std::fs::read(model().join("trace.json")).unwrap()).unwrap();
-    for (run, voice) in ["anna.wav", "anna.wav+ben.wav"].into_iter().enumerate() {
-        let trace = &traces[run];
+    // One voice, two in turn, and one in the places of two speakers.
+    for (run, trace) in traces.as_array().unwrap().iter().enumerate() {
+        let names = trace["voices"].as_array().unwrap().iter();
+        let voice = names.map(|name| format!("{}.wav", name.as_str().unwrap())).collect::<Vec<_>>().join("+");
         let turns: Vec<&str> =
             trace["script"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
         let cfg = trace["cfg"].to_string();
-        let (report, codes) = say(&s, &["--voice", voice, "--cfg", &cfg], &turns.join(" <turn/> "));
+        let (report, codes) = say(&s, &["--voice", &voice, "--cfg", &cfg], &turns.join(" <turn/> "));
         let (shape, want) = integers(&model().join("dump.safetensors"), &format!("frames{run}"));
         assert_eq!(codes.len(), shape[0]);
         for (book, want) in codes.iter().zip(want.chunks_exact(shape[1])) {

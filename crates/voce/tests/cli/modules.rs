@@ -5,11 +5,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, client, client::IntoClientRequest as _};
+use voce_nn::Weights as _;
+use voce_nn::weights::SafetensorsFile;
 
 use crate::patience::connect;
 use crate::sandbox::{Sandbox, arg};
 use crate::serve::{ask, ask_bytes, start};
 use crate::talk::kyutai;
+
+/// What is spoken.
+const TEXT: &str = "hello there, this is a tiny test";
 
 /// A transformer's table.
 fn transformer(config: &Value, context: usize) -> String {
@@ -176,7 +181,7 @@ py = {{ moshi_weight = "{stt}/model.safetensors", mimi_weight = "{stt}/mimi-smal
     std::fs::write(&path, text).unwrap();
     let server = start(&sandbox, &["--config", arg(&path), "--addr", "127.0.0.1", "--cpu"]);
     let say = |voice: &str| {
-        let body = json!({"text": "hello there, this is a tiny test", "voice": voice, "seed": 1}).to_string();
+        let body = json!({"text": TEXT, "voice": voice, "seed": 1}).to_string();
         let head = format!("{KEY}Content-Type: application/json\r\n");
         let (status, wav) = ask(&server.addr, "POST", "/api/tts_streaming", &head, &body);
         assert_eq!(status, 200, "{}", String::from_utf8_lossy(&wav));
@@ -186,6 +191,14 @@ py = {{ moshi_weight = "{stt}/model.safetensors", mimi_weight = "{stt}/mimi-smal
     let (ben, anna) = (say("ben.wav"), say("anna.wav"));
     assert_ne!(ben, anna);
     assert_eq!(say("somebody/else.wav"), ben, "a voice that is not there is the default one");
+    // A file's voice stands in the places of two speakers, as moshi-server's script has it; one that is sent stands once.
+    let alone = spoken(&sandbox, "anna.wav");
+    let twice = spoken(&sandbox, "anna.wav+anna.wav");
+    assert!(!is_same(&alone, &twice));
+    assert!(is_same(&heard(&server.addr, "anna.wav", None), &twice));
+    let file = SafetensorsFile::open(&kyutai("say").join("voices/anna.wav.abcd@7.safetensors")).unwrap();
+    let rows = file.get("speaker_wavs", &[]).unwrap().unwrap();
+    assert!(is_same(&heard(&server.addr, "ben.wav", Some(voice(&rows.values, &rows.shape))), &alone));
     let wav = std::fs::read(kyutai("stt_heads").join("audio.wav")).unwrap();
     let (status, body) = ask_bytes(&server.addr, "POST", "/api/asr", KEY, &wav);
     let words: Value = serde_json::from_slice(&body).unwrap();
@@ -211,6 +224,59 @@ fn binary(socket: &mut tokio_tungstenite::tungstenite::WebSocket<TcpStream>) -> 
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// What the command line makes of the text, with the settings of the module.
+fn spoken(sandbox: &Sandbox, voice: &str) -> Vec<f32> {
+    let (model, out) = (kyutai("say"), sandbox.out("spoken.wav"));
+    let settings = ["--temperature", "0", "--cfg", "2.0", "--seed", "1", "--format", "wav-f32"];
+    let run = ["say", "-q", "--model", arg(&model), "--voice", voice, "-o", arg(&out), TEXT];
+    let output = sandbox.run(&[&run[..], &settings].concat());
+    assert!(output.status.success(), "{output:?}");
+    voce_audio::decode_file(&out, &voce_audio::DecodeLimits::default()).unwrap().samples
+}
+
+/// What the module says over a socket, with a voice that is sent where there is one.
+fn heard(addr: &str, voice: &str, sent: Option<Vec<u8>>) -> Vec<f32> {
+    let path = format!("/api/tts_streaming?auth_id=public_token&format=Pcm&seed=1&voice={voice}");
+    let mut socket = socket(addr, &path);
+    if let Some(message) = sent {
+        socket.send(Message::binary(message)).unwrap();
+    }
+    socket.send(Message::text(TEXT)).unwrap();
+    socket.send(Message::binary(vec![0])).unwrap();
+    let mut samples = Vec::new();
+    loop {
+        match socket.read().unwrap() {
+            Message::Binary(bytes) => {
+                samples.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())));
+            }
+            Message::Close(frame) => {
+                assert_eq!(frame.map(|f| u16::from(f.code)), Some(1000));
+                return samples;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether two are the same speech, but for the silence that fills the last message.
+fn is_same(a: &[f32], b: &[f32]) -> bool {
+    let frames = |samples: &[f32]| samples.len().div_ceil(1920);
+    frames(a) == frames(b) && a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-5)
+}
+
+/// A voice as clients send it: a map of `type`, `embeddings` and `shape`, in MessagePack.
+fn voice(values: &[f32], shape: &[usize]) -> Vec<u8> {
+    let text = |text: &str| [&[0xa0 | text.len() as u8], text.as_bytes()].concat();
+    let mut out = vec![0x83];
+    out.extend([text("type"), text("Voice"), text("embeddings"), vec![0xdc]].concat());
+    out.extend((values.len() as u16).to_be_bytes());
+    out.extend(values.iter().flat_map(|v| [&[0xca][..], &v.to_be_bytes()].concat()));
+    out.extend(text("shape"));
+    out.push(0x90 | shape.len() as u8);
+    out.extend(shape.iter().map(|&n| n as u8));
+    out
 }
 
 #[test]

@@ -183,6 +183,7 @@ fn load_py(
     mouth.voice =
         mouth.voice.or_else(|| files.contains_key(&py.default_voice).then(|| py.default_voice.clone()));
     mouth.voice_files = files;
+    mouth.voice_files_twice = true;
     models.mouths.push(mouth);
     Ok(())
 }
