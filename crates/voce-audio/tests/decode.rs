@@ -187,6 +187,9 @@ fn raw_formats() {
         (RawEncoding::F32le, 200.0),
         (RawEncoding::Mulaw, 33.0),
         (RawEncoding::Alaw, 33.0),
+        (RawEncoding::S8, 35.0),
+        (RawEncoding::S24le, 125.0),
+        (RawEncoding::S32le, 140.0),
     ] {
         let bytes = encode(&x, 8000, AudioFormat::Raw(encoding));
         assert_eq!(bytes.len(), x.len() * encoding.bytes());

@@ -1,4 +1,4 @@
-//! Headerless samples: signed 16-bit, 32-bit float and the two G.711 laws.
+//! Headerless samples: signed integers of one to four bytes, 32-bit float and the two G.711 laws.
 
 use super::source::{Input, read_frames};
 use super::{Backend, DecodeReport, Spec};
@@ -18,6 +18,12 @@ pub enum RawEncoding {
     Mulaw,
     /// G.711 A-law.
     Alaw,
+    /// Signed 8-bit.
+    S8,
+    /// Signed 24-bit, little endian, packed.
+    S24le,
+    /// Signed 32-bit, little endian.
+    S32le,
 }
 
 impl RawEncoding {
@@ -25,8 +31,9 @@ impl RawEncoding {
     pub fn bytes(self) -> usize {
         match self {
             Self::S16le => 2,
-            Self::F32le => 4,
-            Self::Mulaw | Self::Alaw => 1,
+            Self::S24le => 3,
+            Self::F32le | Self::S32le => 4,
+            Self::Mulaw | Self::Alaw | Self::S8 => 1,
         }
     }
 
@@ -43,6 +50,16 @@ impl RawEncoding {
             }
             Self::Mulaw => out.extend(bytes.iter().map(|&b| f32::from(g711::mulaw_to_i16(b)) / 32768.0)),
             Self::Alaw => out.extend(bytes.iter().map(|&b| f32::from(g711::alaw_to_i16(b)) / 32768.0)),
+            Self::S8 => out.extend(bytes.iter().map(|&b| f32::from(b as i8) / 128.0)),
+            Self::S24le => {
+                let (samples, _) = bytes.as_chunks::<3>();
+                let wide = |&[a, b, c]: &[u8; 3]| i32::from_le_bytes([0, a, b, c]) >> 8;
+                out.extend(samples.iter().map(|s| wide(s) as f32 / 8_388_608.0));
+            }
+            Self::S32le => {
+                let (samples, _) = bytes.as_chunks::<4>();
+                out.extend(samples.iter().map(|&b| i32::from_le_bytes(b) as f32 / 2_147_483_648.0));
+            }
         }
     }
 }

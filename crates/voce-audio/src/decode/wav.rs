@@ -20,8 +20,6 @@ pub(super) fn is_wav(head: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy)]
 enum Sample {
     U8,
-    S24,
-    S32,
     F64,
     Raw(RawEncoding),
 }
@@ -30,8 +28,6 @@ impl Sample {
     fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
-            Self::S24 => 3,
-            Self::S32 => 4,
             Self::F64 => 8,
             Self::Raw(raw) => raw.bytes(),
         }
@@ -40,16 +36,6 @@ impl Sample {
     fn decode_into(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Self::U8 => out.extend(bytes.iter().map(|&b| (f32::from(b) - 128.0) / 128.0)),
-            Self::S24 => out.extend(
-                bytes
-                    .as_chunks::<3>()
-                    .0
-                    .iter()
-                    .map(|&[a, b, c]| (i32::from_le_bytes([0, a, b, c]) >> 8) as f32 / 8_388_608.0),
-            ),
-            Self::S32 => out.extend(
-                bytes.as_chunks::<4>().0.iter().map(|&b| i32::from_le_bytes(b) as f32 / 2_147_483_648.0),
-            ),
             Self::F64 => out.extend(bytes.as_chunks::<8>().0.iter().map(|&b| f64::from_le_bytes(b) as f32)),
             Self::Raw(raw) => raw.decode_into(bytes, out),
         }
@@ -129,8 +115,8 @@ fn parse_format(fmt: &[u8]) -> Result<(Spec, Sample), AudioError> {
     let sample = match (tag, width) {
         (1, 1) => Sample::U8,
         (1, 2) => Sample::Raw(RawEncoding::S16le),
-        (1, 3) => Sample::S24,
-        (1, 4) => Sample::S32,
+        (1, 3) => Sample::Raw(RawEncoding::S24le),
+        (1, 4) => Sample::Raw(RawEncoding::S32le),
         (3, 4) => Sample::Raw(RawEncoding::F32le),
         (3, 8) => Sample::F64,
         (6, 1) => Sample::Raw(RawEncoding::Alaw),

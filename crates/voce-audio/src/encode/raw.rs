@@ -1,4 +1,4 @@
-//! Headerless samples out: 16-bit, float, mu-law, A-law.
+//! Headerless samples out: integers, float, mu-law, A-law.
 
 use super::AudioSink;
 use crate::output::Output;
@@ -12,7 +12,19 @@ pub fn encode_raw(samples: &[f32], encoding: RawEncoding, bytes: &mut Vec<u8>) {
         RawEncoding::F32le => bytes.extend(samples.iter().flat_map(|s| s.to_le_bytes())),
         RawEncoding::Mulaw => bytes.extend(samples.iter().map(|&s| g711::i16_to_mulaw(f32_to_i16(s)))),
         RawEncoding::Alaw => bytes.extend(samples.iter().map(|&s| g711::i16_to_alaw(f32_to_i16(s)))),
+        RawEncoding::S8 => bytes.extend(samples.iter().map(|&s| integer(s, 8) as u8)),
+        RawEncoding::S24le => bytes.extend(samples.iter().flat_map(|&s| {
+            let [a, b, c, _] = integer(s, 24).to_le_bytes();
+            [a, b, c]
+        })),
+        RawEncoding::S32le => bytes.extend(samples.iter().flat_map(|&s| integer(s, 32).to_le_bytes())),
     }
+}
+
+/// A sample as an integer of so many bits; what is beyond -1..1 becomes the largest.
+fn integer(sample: f32, bits: u32) -> i32 {
+    let scale = f64::from(1u32 << (bits - 1));
+    (f64::from(sample) * scale).round().clamp(-scale, scale - 1.0) as i32
 }
 
 /// Writes headerless samples.

@@ -391,10 +391,15 @@ fn feed(mut speaker: TextSender, mut pieces: mpsc::Receiver<String>) {
 /// The format of audio that is to come.
 fn format(data: &Value) -> Result<RawFormat, ServerError> {
     let number = |name: &'static str, default: u64| data[name].as_u64().unwrap_or(default);
+    // Wyoming's samples are signed integers of any width.
     let encoding = match number("width", 2) {
+        1 => RawEncoding::S8,
         2 => RawEncoding::S16le,
-        4 => RawEncoding::F32le,
-        other => return Err(ServerError::bad("width", format!("a width of {other} bytes: use 2"))),
+        3 => RawEncoding::S24le,
+        4 => RawEncoding::S32le,
+        other => {
+            return Err(ServerError::bad("width", format!("a width of {other} bytes: use 2 (or 1, 3, 4)")));
+        }
     };
     let sample_rate = u32::try_from(number("rate", 16_000)).unwrap_or(u32::MAX);
     Ok(RawFormat { encoding, sample_rate, channels: number("channels", 1) as usize })

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use voce_audio::RawEncoding;
+use voce_audio::encode::encode_raw;
 use voce_audio::wav::put_s16le;
 use voce_server::ServerOptions;
 
@@ -94,6 +96,35 @@ async fn transcribes() {
         assert_eq!(chunks, "w1 w2 w3 ");
         assert_eq!(client.next().await.unwrap().0, "transcript-stop");
     }
+}
+
+#[tokio::test]
+async fn samples_are_integers_of_any_width() {
+    let (_server, mut client) = start().await;
+    let samples = audio("##.#", 16_000);
+    for (width, encoding) in [(1, RawEncoding::S8), (3, RawEncoding::S24le), (4, RawEncoding::S32le)] {
+        let mut pcm = Vec::new();
+        encode_raw(&samples, encoding, &mut pcm);
+        let format = json!({"rate": 16_000, "width": width, "channels": 1});
+        client.send("audio-start", format.clone(), &[]).await;
+        // Pieces that cut samples.
+        for chunk in pcm.chunks(2_051) {
+            client.send("audio-chunk", format.clone(), chunk).await;
+        }
+        client.send("audio-stop", json!({}), &[]).await;
+        loop {
+            let (kind, data, _) = client.next().await.unwrap();
+            match kind.as_str() {
+                "transcript" => assert_eq!(data["text"], "w1 w2 w3", "{width}"),
+                "transcript-stop" => break,
+                "transcript-start" | "transcript-chunk" => {}
+                other => panic!("{other}: {data}"),
+            }
+        }
+    }
+    client.send("audio-start", json!({"rate": 16_000, "width": 5, "channels": 1}), &[]).await;
+    let (kind, data, _) = client.next().await.unwrap();
+    assert!(kind == "error" && data["text"].as_str().unwrap().contains("width of 5 bytes"), "{kind} {data}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
