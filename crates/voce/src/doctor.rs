@@ -36,7 +36,11 @@ impl Yardstick {
 
     /// The command that measures it.
     fn command(&self) -> String {
-        let command = if self.task == Task::Hearing { "hear" } else { "say" };
+        let command = match self.task {
+            Task::Speech => "say",
+            Task::Hearing => "hear",
+            Task::Dialogue => "talk",
+        };
         format!("`voce bench {command} --shape {}`", self.shape)
     }
 

@@ -34,6 +34,12 @@ pub(crate) fn run(console: Console, args: PullArgs) -> Outcome {
         .into_iter()
         .map(|id| Reference::parse(id).map(|r| if args.cloning { r.with_cloning() } else { r }))
         .collect::<Result<Vec<_>, _>>()?;
+    // A name that nothing has is told before anything is fetched.
+    for reference in &references {
+        if matches!(reference, Reference::Local(_) | Reference::Path(_)) {
+            store.locate(reference)?;
+        }
+    }
     for reference in &references {
         interrupt::check()?;
         let mut watcher = Watcher::new(console);

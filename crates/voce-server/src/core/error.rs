@@ -252,10 +252,16 @@ impl ServerError {
 
     /// What the client reads. Faults of the server tell no details: files and paths are not the client's business.
     pub(crate) fn message(&self) -> String {
-        if self.status() == StatusCode::INTERNAL_SERVER_ERROR {
-            Self::Internal.to_string()
-        } else {
-            self.to_string()
+        match self {
+            _ if self.status() == StatusCode::INTERNAL_SERVER_ERROR => Self::Internal.to_string(),
+            // The engine's text offers files, which a server takes from nobody.
+            Self::Engine(EngineError::UnknownVoice { name, known }) if known.is_empty() => {
+                format!("unknown voice '{name}': this model has no voices here")
+            }
+            Self::Engine(EngineError::UnknownVoice { name, known }) => {
+                format!("unknown voice '{name}': known voices are {}", known.join(", "))
+            }
+            _ => self.to_string(),
         }
     }
 

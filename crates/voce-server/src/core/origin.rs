@@ -29,7 +29,7 @@ pub(crate) async fn check(
         let is_ours = |name: &str| is_local(&state, name);
         if !name.as_deref().is_some_and(is_ours) {
             return Err(ServerError::Forbidden(
-                "this server answers to localhost only: name other hosts in its `hosts` setting".into(),
+                "this server answers to localhost only: name other hosts in its `allow-host` setting".into(),
             ));
         }
     }

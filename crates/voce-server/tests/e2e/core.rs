@@ -128,7 +128,9 @@ async fn other_names_and_other_sites_are_refused() {
             .body(Body::default())
             .unwrap()
     };
-    assert_eq!(server.send(host("evil.example")).await.error(), "forbidden");
+    let reply = server.send(host("evil.example")).await;
+    assert_eq!(reply.error(), "forbidden");
+    assert!(reply.text().contains("`allow-host` setting"), "{}", reply.text());
     assert_eq!(server.send(host("localhost:1")).await.status, StatusCode::OK);
     assert_eq!(server.send(host("[::1]:80")).await.status, StatusCode::OK);
     let from = |origin: &str| {

@@ -153,6 +153,7 @@ async fn what_is_refused_and_why() {
         let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains(says), "{extra}: {message}");
         assert!(message.len() < 500, "{message}");
+        assert!(!message.contains("safetensors"), "a server takes no files: {message}");
     }
     for body in ["", "{", "[]", "{\"input\": 1}", &"[".repeat(100_000)] {
         let request =

@@ -114,6 +114,7 @@ fn the_doctor_knows_this_machine() {
     }
     let text = String::from_utf8(s.run(&["doctor"]).stdout).unwrap();
     assert!(text.contains("auto is") && text.contains("`voce bench hear --shape"), "{text}");
+    assert!(text.contains("`voce bench talk --shape moshi-7b`"), "{text}");
 }
 
 #[test]

@@ -16,6 +16,9 @@ fn an_empty_store() {
     assert_eq!(code, 1);
     assert!(text.contains("offline"), "{text}");
     assert_eq!(s.fails(&["pull", "nonsense"]).0, 2);
+    // Before anything of the others is fetched.
+    let (code, text) = s.fails(&["pull", "--offline", "pocket", "nonsense"]);
+    assert!(code == 2 && text.contains("`nonsense`"), "{text}");
     assert_eq!(s.fails(&["pull", "--offline", "pocket", "--voices", "nobody"]).0, 2);
     assert!(!s.run(&["rm", "pocket"]).status.success());
 }
