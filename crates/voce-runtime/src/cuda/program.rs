@@ -108,9 +108,6 @@ kernels! {
     GUIDE_ROWS = "guide_rows" (super::rows::GuideRowsArgs),
     ADD_SCALED = "add_scaled" (super::rows::AddScaledArgs),
     LINEAR_INT8 = "linear_int8" (super::linear::LinearArgs),
-    LINEAR_ONE_F32 = "linear_one_f32" (super::linear::LinearArgs),
-    LINEAR_ONE_BF16 = "linear_one_bf16" (super::linear::LinearArgs),
-    LINEAR_ONE_INT8 = "linear_one_int8" (super::linear::LinearArgs),
     ROW_BF16 = "row_bf16" (super::row::RowArgs),
     ROW_LONG_BF16 = "row_long_bf16" (super::row::RowArgs),
     ROW_LONGEST_BF16 = "row_longest_bf16" (super::row::RowArgs),
@@ -119,7 +116,6 @@ kernels! {
     ROW_FOUR_BF16 = "row_four_bf16" (super::row::RowArgs),
     ROW_MANY_BF16 = "row_many_bf16" (super::row::RowArgs),
     LINEAR_FP8 = "linear_fp8" (super::linear::LinearArgs),
-    LINEAR_ONE_FP8 = "linear_one_fp8" (super::linear::LinearArgs),
     QUANTISE = "quantise" (super::fp8::QuantiseArgs),
     EPILOGUE_FP8 = "epilogue_fp8" (super::fp8::ScaledArgs),
     PUT_KV_F32 = "put_kv_f32" (super::attention::AttendArgs),
@@ -221,7 +217,7 @@ kernels! {
 
 /// Whether a kernel is for few rows alone.
 pub(crate) fn of_few_rows(name: &str) -> bool {
-    ["linear_one_", "row_", "decode_few_", "decode_alone_"].iter().any(|few| name.starts_with(few))
+    ["linear_", "row_", "decode_few_", "decode_alone_"].iter().any(|few| name.starts_with(few))
         || name == "sample"
 }
 
@@ -266,7 +262,7 @@ pub(crate) struct Unit {
 const SHARES: [(&str, usize); 23] = [
     ("residual.cu", 2),
     ("attention.cu", 10),
-    ("linear.cu", 8),
+    ("linear.cu", 4),
     ("conv.cu", 2),
     ("conv_tile.cu", 1),
     ("row.cu", 1),

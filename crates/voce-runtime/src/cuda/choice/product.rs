@@ -6,15 +6,17 @@ use crate::cuda::program::{self, KernelOf};
 use crate::cuda::row::RowArgs;
 use crate::matrix::Format;
 
-/// Rows up to which a product is one kernel.
-pub(in crate::cuda) const FEW_ROWS: usize = 8;
-/// Rows up to which that kernel is the one that leaves most room for others.
-const ONE_ROWS: usize = 2;
+/// Rows up to which one kernel multiplies them in any format. From three on it waits for shared memory, and the library's
+/// tensor cores are faster with a kernel before and one after them: a step of eight streams on an H200 took 1.5 to 3.7 times
+/// as long, in every format.
+pub(in crate::cuda) const FEW_ROWS: usize = 2;
 /// Shared memory that a kernel of few rows has beside the rows.
 const FEW_SHARED: usize = 2048;
 /// Warps of a block of the kernels for one to four rows, between which a row is cut, and values that a warp takes at once.
 pub(in crate::cuda) const ROW_WARPS: usize = 16;
 pub(in crate::cuda) const ROW_PIECE: usize = 256;
+/// Weights up to which three and four rows are the kernels' own: what gains there is a launch, not the multiplying.
+const ROW_WEIGHTS: usize = 9_000_000;
 /// Outputs of a warp from which its block is alone on its multiprocessor, and has more of them under way.
 const ROW_MANY: usize = 12;
 
@@ -59,6 +61,7 @@ impl ProductShape {
         let rows = self.format == Format::Bf16
             && self.k.is_multiple_of(8)
             && self.rows <= most
+            && (self.rows <= 2 || self.n * self.k <= ROW_WEIGHTS)
             && self.rows * row_share(self.n, self.processors) <= 32 * ROW_WARPS
             && self.x.is_multiple_of(16)
             && (self.rows == 1 || self.x_stride.is_multiple_of(4))
@@ -82,15 +85,11 @@ pub(in crate::cuda) fn few_rows(
     if rows > FEW_ROWS || rows.next_power_of_two() * stride * 4 > shared - FEW_SHARED {
         return None;
     }
-    Some(match (format, rows <= ONE_ROWS) {
-        (Format::F32, true) => program::LINEAR_ONE_F32,
-        (Format::F32, false) => program::LINEAR_F32,
-        (Format::Bf16, true) => program::LINEAR_ONE_BF16,
-        (Format::Bf16, false) => program::LINEAR_BF16,
-        (Format::Int8 | Format::Int4, true) => program::LINEAR_ONE_INT8,
-        (Format::Int8 | Format::Int4, false) => program::LINEAR_INT8,
-        (Format::Fp8, true) => program::LINEAR_ONE_FP8,
-        (Format::Fp8, false) => program::LINEAR_FP8,
+    Some(match format {
+        Format::F32 => program::LINEAR_F32,
+        Format::Bf16 => program::LINEAR_BF16,
+        Format::Int8 | Format::Int4 => program::LINEAR_INT8,
+        Format::Fp8 => program::LINEAR_FP8,
     })
 }
 
@@ -187,30 +186,34 @@ mod tests {
         let table = [
             (usual, "rows"),
             (ProductShape { rows: 4, ..usual }, "rows"),
-            (ProductShape { rows: 5, ..usual }, "linear_bf16"),
-            (ProductShape { rows: 8, ..usual }, "linear_bf16"),
-            (ProductShape { rows: 9, ..usual }, "library"),
-            (ProductShape { x: 8, ..usual }, "linear_one_bf16"),
-            (ProductShape { rows: 3, x_stride: 2050, ..usual }, "linear_bf16"),
-            (ProductShape { norm: 1, ..usual }, "linear_one_bf16"),
-            (ProductShape { modulated: true, norm: NORM_LAYER, ..usual }, "linear_one_bf16"),
+            (ProductShape { rows: 5, ..usual }, "library"),
+            (ProductShape { x: 8, ..usual }, "linear_bf16"),
+            (ProductShape { rows: 2, x_stride: 2050, ..usual }, "linear_bf16"),
+            (ProductShape { rows: 3, x_stride: 2050, ..usual }, "library"),
+            (ProductShape { norm: 1, ..usual }, "linear_bf16"),
+            (ProductShape { modulated: true, norm: NORM_LAYER, ..usual }, "linear_bf16"),
             (ProductShape { norm: 0, ..usual }, "rows"),
-            (ProductShape { k: 2052, stride: 2056, ..usual }, "linear_one_bf16"),
+            (ProductShape { k: 2052, stride: 2056, ..usual }, "linear_bf16"),
             (ProductShape { rows: 2, k: long, stride: long, ..usual }, "rows"),
-            (ProductShape { rows: 3, k: long, stride: long, ..usual }, "linear_bf16"),
+            (ProductShape { rows: 3, k: long, stride: long, ..usual }, "library"),
             (ProductShape { k: longer, stride: longer, ..usual }, "rows"),
-            (ProductShape { rows: 2, k: longer, stride: longer, ..usual }, "linear_one_bf16"),
-            (ProductShape { k: longest, stride: longest, ..usual }, "linear_one_bf16"),
-            (ProductShape { rows: 8, k: longer, stride: longer, ..usual }, "library"),
-            (ProductShape { rows: 4, n: H200 * 128, ..usual }, "rows"),
-            (ProductShape { rows: 4, n: H200 * 128 + 1, ..usual }, "linear_bf16"),
-            (ProductShape { format: F32, ..usual }, "linear_one_f32"),
-            (ProductShape { format: F32, rows: 3, ..usual }, "linear_f32"),
-            (ProductShape { format: Int8, ..usual }, "linear_one_int8"),
-            (ProductShape { format: Int8, rows: 3, ..usual }, "linear_int8"),
-            (ProductShape { format: Fp8, ..usual }, "linear_one_fp8"),
-            (ProductShape { format: Fp8, rows: 3, ..usual }, "linear_fp8"),
-            (ProductShape { format: Fp8, rows: 9, ..usual }, "library"),
+            (ProductShape { rows: 2, k: longer, stride: longer, ..usual }, "linear_bf16"),
+            (ProductShape { k: longest, stride: longest, ..usual }, "linear_bf16"),
+            (ProductShape { rows: 2, k: 32 << 10, stride: 32 << 10, ..usual }, "library"),
+            (ProductShape { rows: 4, k: 512, stride: 512, n: H200 * 128, ..usual }, "rows"),
+            (ProductShape { rows: 4, k: 512, stride: 512, n: H200 * 128 + 1, ..usual }, "library"),
+            (ProductShape { rows: 4, n: 4394, ..usual }, "rows"),
+            (ProductShape { rows: 3, n: 4395, ..usual }, "library"),
+            (ProductShape { rows: 2, n: 4395, ..usual }, "rows"),
+            (ProductShape { format: F32, ..usual }, "linear_f32"),
+            (ProductShape { format: F32, rows: 2, ..usual }, "linear_f32"),
+            (ProductShape { format: F32, rows: 3, ..usual }, "library"),
+            (ProductShape { format: Int8, ..usual }, "linear_int8"),
+            (ProductShape { format: Int8, rows: 2, ..usual }, "linear_int8"),
+            (ProductShape { format: Int8, rows: 3, ..usual }, "library"),
+            (ProductShape { format: Fp8, ..usual }, "linear_fp8"),
+            (ProductShape { format: Fp8, rows: 2, ..usual }, "linear_fp8"),
+            (ProductShape { format: Fp8, rows: 3, ..usual }, "library"),
         ];
         for (shape, want) in table {
             let got = match shape.way() {

@@ -207,10 +207,8 @@ template <int FORMAT, int ROWS> DEV void dot_piece(const uint4 w, const float* x
     }
 }
 
-// Four-value pieces of a row that a thread holds while sums are taken: rows of up to 2048 values where there are few
-// registers, else of 4096.
-#define ONE_HELD 2
-#define FEW_HELD 4
+// Four-value pieces of a row that a thread holds while sums are taken: rows of up to 2048 values.
+#define FEW_HELD 2
 // Pieces of the first output that a lane asks for before it waits for anything.
 #define FEW_AHEAD 4
 
@@ -329,7 +327,7 @@ template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, uint4 
     const u32 begin = blockIdx.x * warps + warp;
     if (blockIdx.x * warps >= a.n) return;
 #pragma unroll 1
-    for (u32 r = 0; r < ROWS; r++) few_row<groups, ROWS <= 2 ? ONE_HELD : FEW_HELD>(a, min(r, rows - 1), x + r * stride, scratch[r]);
+    for (u32 r = 0; r < ROWS; r++) few_row<groups, FEW_HELD>(a, min(r, rows - 1), x + r * stride, scratch[r]);
     __syncthreads();
     for (u32 i = begin; i < a.n; i += gridDim.x * warps) {
         const uint4* w = at<const uint4>(a.w + (u64)i * stride * bytes);
@@ -363,23 +361,16 @@ template <int FORMAT, int ROWS> DEV void linear_rows(const LinearArgs& a, uint4 
     }
 }
 
-// MANY is whether there may be more rows than two: those need registers that one row's kernel is better without.
-template <int FORMAT, bool MANY> DEV void linear_any(const LinearArgs& a) {
+template <int FORMAT> DEV void linear_few(const LinearArgs& a) {
     uint4 ahead[FEW_AHEAD];
     few_ahead<FORMAT>(a, ahead);
     dependents_may_start();
     wait_for_others();
-    if (MANY && a.rows > 4) linear_rows<FORMAT, 8>(a, ahead);
-    else if (MANY) linear_rows<FORMAT, 4>(a, ahead);
-    else if (a.rows == 1) linear_rows<FORMAT, 1>(a, ahead);
+    if (a.rows == 1) linear_rows<FORMAT, 1>(a, ahead);
     else linear_rows<FORMAT, 2>(a, ahead);
 }
 
-KERNEL_AHEAD(linear_f32, LinearArgs, 256, 2) { linear_any<OPERAND_F32, true>(a); }
-KERNEL_AHEAD(linear_bf16, LinearArgs, 256, 2) { linear_any<OPERAND_BF16, true>(a); }
-KERNEL_AHEAD(linear_int8, LinearArgs, 256, 2) { linear_any<OPERAND_INT8, true>(a); }
-KERNEL_AHEAD(linear_fp8, LinearArgs, 256, 2) { linear_any<OPERAND_FP8, true>(a); }
-KERNEL_AHEAD(linear_one_f32, LinearArgs, 256, 4) { linear_any<OPERAND_F32, false>(a); }
-KERNEL_AHEAD(linear_one_bf16, LinearArgs, 256, 4) { linear_any<OPERAND_BF16, false>(a); }
-KERNEL_AHEAD(linear_one_int8, LinearArgs, 256, 4) { linear_any<OPERAND_INT8, false>(a); }
-KERNEL_AHEAD(linear_one_fp8, LinearArgs, 256, 4) { linear_any<OPERAND_FP8, false>(a); }
+KERNEL_AHEAD(linear_f32, LinearArgs, 256, 4) { linear_few<OPERAND_F32>(a); }
+KERNEL_AHEAD(linear_bf16, LinearArgs, 256, 4) { linear_few<OPERAND_BF16>(a); }
+KERNEL_AHEAD(linear_int8, LinearArgs, 256, 4) { linear_few<OPERAND_INT8>(a); }
+KERNEL_AHEAD(linear_fp8, LinearArgs, 256, 4) { linear_few<OPERAND_FP8>(a); }
