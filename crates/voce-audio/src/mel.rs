@@ -138,6 +138,7 @@ impl MelWindows {
 }
 
 /// Makes mel frames from a stream of samples.
+#[derive(Clone)]
 pub struct MelStream {
     tables: MelTables,
     windows: MelWindows,
@@ -145,6 +146,7 @@ pub struct MelStream {
 }
 
 /// A transform and what it works in.
+#[derive(Clone)]
 struct Transform {
     fft: Arc<dyn RealToComplex<f32>>,
     frame: Vec<f32>,

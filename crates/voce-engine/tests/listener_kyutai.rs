@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use voce_engine::listener::{
-    EndReason, Endpointing, ListenEvent, ListenRequest, Listener, ListenerOptions, TranscriptStream, Word,
+    EndReason, Endpointing, ListenEvent, ListenRequest, Listener, ListenerOptions, Report, TranscriptStream,
+    Word,
 };
 use voce_engine::store::{Settings, Store};
 use voce_engine::{EngineError, Placement};
@@ -249,10 +250,12 @@ fn a_saved_stream_goes_on_elsewhere() {
 #[test]
 fn utterances_end_by_silence_and_the_model_goes_on() {
     let listener = open("stt_late", 1, 1);
-    let plain = hear(&listener, &audio("stt_late"), 1 << 20);
+    let half = audio("stt_late");
+    let audio = [&half[..], &vec![0.0; half.len()], &half].concat();
+    let plain = hear(&listener, &audio, 1 << 20);
     let ends = everything().with_endpoint(Endpointing::default().with_silence_ms(Some(160)));
     let (mut sender, stream) = listener.listen(&ends).unwrap();
-    sender.push(&audio("stt_late")).unwrap();
+    sender.push(&audio).unwrap();
     sender.finish();
     let (mut words, mut finals, mut drawn) = (Vec::new(), 0, Vec::new());
     for event in stream {
@@ -278,4 +281,27 @@ fn what_it_cannot_do_is_refused() {
     refused(ListenRequest::default().with_beam(4), "beam");
     refused(ListenRequest::default().with_chunk_ms(Some(160)), "160");
     refused(ListenRequest::default().with_temperature(Some(9.0)), "temperature");
+}
+
+#[test]
+fn reports_change_nothing_of_what_is_drawn() {
+    for name in CASES {
+        let listener = open(name, 1, 1);
+        let audio = audio(name);
+        let plain = hear(&listener, &audio, 1 << 20);
+        for report in [Report::Passed, Report::Words, Report::All] {
+            let (mut sender, stream) = listener.listen(&everything()).unwrap();
+            for piece in audio.chunks(audio.len() / 3) {
+                sender.push(piece).unwrap();
+                sender.report(report);
+            }
+            sender.finish();
+            let heard = rest(stream).unwrap();
+            assert_eq!(heard.drawn, plain.drawn, "{name} {report:?}");
+            assert_eq!(heard.forced.len(), audio.len().div_ceil(audio.len() / 3), "{name} {report:?}");
+            if report == Report::Passed {
+                assert_eq!((heard.words, heard.ends), (plain.words.clone(), plain.ends.clone()), "{name}");
+            }
+        }
+    }
 }

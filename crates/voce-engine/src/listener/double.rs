@@ -171,6 +171,11 @@ impl Front for Samples {
         rows
     }
 
+    fn rest(&self, silence: usize, out: &mut Vec<f32>) -> usize {
+        let mut front = Self(self.0.clone());
+        front.push(&vec![0.0; silence], out) + front.finish(out)
+    }
+
     fn save(&self) -> Vec<u8> {
         let mut w = Writer::new(MAGIC);
         w.floats(&self.0);

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use voce_models::hearing::RowLayout;
 
+use super::quiet::Meter;
 use super::share::Pace;
 use crate::EngineError;
 use crate::wake::{Waker, lock};
@@ -19,14 +20,44 @@ const MAX_MARKS: usize = 64;
 #[error("the stream has ended: its events say why")]
 pub struct HungUp;
 
+/// How far a place of the audio is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// At once, with all words that are over there. One that is under way belongs to what follows.
+    Words,
+    /// At once, with all that can be heard: the word that is under way there is told as far as it goes.
+    All,
+    /// With all words that are over, as soon as the stream itself has passed the place. Nothing is heard ahead of it, so that
+    /// audio has to follow, or the end.
+    Passed,
+}
+
+/// What comes after a place of the audio if nothing follows it: rows of its last samples and of some silence.
+#[derive(Default)]
+pub(super) struct Ahead {
+    pub values: Vec<f32>,
+    pub rows: usize,
+    /// The level of the frame under way.
+    pub level: Option<f32>,
+}
+
 /// Something that happens between two rows.
 pub(super) enum Mark {
+    /// A place is reported, after `samples`.
+    Report { report: Report, samples: u64, ahead: Ahead },
     /// The utterance ends after `samples`.
     End { samples: u64 },
     /// The stream ends.
     Finish,
     /// Somebody wants the stream's state.
-    Snapshot { front: Vec<u8>, samples: u64, reply: Reply },
+    Snapshot { front: Vec<u8>, meter: Meter, samples: u64, reply: Reply },
+}
+
+impl Mark {
+    /// Whether what follows it is heard anew, or not at all.
+    fn closes(&self) -> bool {
+        matches!(self, Mark::End { .. } | Mark::Finish)
+    }
 }
 
 /// Called with a stream's state; dropped where the stream ends before.
@@ -37,7 +68,7 @@ pub(super) type Reply = Box<dyn FnOnce(Result<Vec<u8>, EngineError>) + Send>;
 pub(super) struct Offer {
     /// Rows before the first mark, or all.
     pub rows: usize,
-    /// Whether a mark follows them, and whether it ends an utterance.
+    /// Whether a mark follows them, and whether it closes a part of the stream.
     pub mark: Option<bool>,
     /// The sender was dropped before the end.
     pub abandoned: bool,
@@ -63,6 +94,9 @@ struct Rows {
     pushed: u64,
     taken: u64,
     marks: VecDeque<(u64, Mark)>,
+    /// Levels of frames that nobody took, and those of them that are of this part, up to each mark that closes one.
+    levels: VecDeque<f32>,
+    parts: VecDeque<usize>,
     /// Rows at which the model wants to be woken.
     wanted: usize,
     samples: u64,
@@ -107,6 +141,8 @@ impl Inlet {
             pushed: 0,
             taken: 0,
             marks: VecDeque::new(),
+            levels: VecDeque::new(),
+            parts: VecDeque::new(),
             wanted: 1,
             samples: 0,
             came: None,
@@ -168,12 +204,13 @@ impl Inlet {
         r.values.reserve(self.layout.values(rows));
     }
 
-    /// Adds rows that `samples` samples gave; the first of a part bring what all of them share.
-    pub(super) fn push(&self, values: &[f32], rows: usize, samples: usize) {
+    /// Adds rows and levels that `samples` samples gave; the first rows of a part bring what all of them share.
+    pub(super) fn push(&self, values: &[f32], rows: usize, levels: &[f32], samples: usize) {
         let mut r = lock(&self.rows);
         if r.hung_up {
             return;
         }
+        r.levels.extend(levels);
         r.samples += samples as u64;
         let now = Instant::now();
         r.came.get_or_insert((now, now)).1 = now;
@@ -190,7 +227,7 @@ impl Inlet {
         }
     }
 
-    /// Adds a mark after the rows so far. Where many wait, an end right after another takes its place.
+    /// Adds a mark after the rows so far. Where many wait, an end or a report right after another takes its place.
     pub(super) fn mark(&self, mark: Mark) {
         let mut r = lock(&self.rows);
         if r.hung_up {
@@ -198,13 +235,22 @@ impl Inlet {
         }
         let at = r.pushed;
         let many = r.marks.len() >= MAX_MARKS;
-        if let (Mark::End { samples }, Some((last_at, Mark::End { samples: last }))) =
-            (&mark, r.marks.back_mut())
+        if let Some((last_at, last)) = r.marks.back_mut()
             && *last_at == at
             && many
         {
-            *last = *samples;
-            return;
+            match (&mark, &*last) {
+                (Mark::End { .. }, Mark::End { .. }) => return *last = mark,
+                (Mark::Report { report, .. }, Mark::Report { report: before, .. }) if report == before => {
+                    return *last = mark;
+                }
+                _ => {}
+            }
+        }
+        if mark.closes() {
+            let before: usize = r.parts.iter().sum();
+            let here = r.levels.len() - before;
+            r.parts.push_back(here);
         }
         r.marks.push_back((at, mark));
         drop(r);
@@ -240,7 +286,7 @@ impl Inlet {
         let mark = r.marks.front();
         Offer {
             rows: mark.map_or(r.pushed, |(at, _)| *at).saturating_sub(r.taken) as usize,
-            mark: mark.map(|(_, m)| matches!(m, Mark::End { .. } | Mark::Finish)),
+            mark: mark.map(|(_, m)| m.closes()),
             abandoned: r.abandoned,
             audio: r.samples as f64 / self.sample_rate as f64,
             came: r.came,
@@ -290,6 +336,11 @@ impl Inlet {
             return None;
         }
         let (_, mark) = r.marks.pop_front()?;
+        if mark.closes() {
+            // Levels that nobody looked at are of no use to the next part.
+            let left = r.parts.pop_front().unwrap_or(0);
+            r.levels.drain(..left);
+        }
         if matches!(mark, Mark::End { .. }) && std::mem::take(&mut r.begun) {
             // Drops the overlap kept for rows that never arrived.
             r.values.drain(..self.layout.overlap);
@@ -297,11 +348,33 @@ impl Inlet {
         Some(mark)
     }
 
-    /// The first mark if it asks for a snapshot, whatever rows are before it.
-    pub(super) fn pop_snapshot(&self) -> Option<Mark> {
+    /// The first mark if the stream goes on after it as if it were not there, whatever rows are before it.
+    pub(super) fn pop_passing(&self) -> Option<Mark> {
         let mut r = lock(&self.rows);
-        let asked = matches!(r.marks.front(), Some((_, Mark::Snapshot { .. })));
-        if asked { r.marks.pop_front().map(|(_, m)| m) } else { None }
+        let passing = r.marks.front().is_some_and(|(_, m)| !m.closes());
+        if passing { r.marks.pop_front().map(|(_, m)| m) } else { None }
+    }
+
+    /// The levels of this part that have come since the last call.
+    pub(super) fn take_levels(&self) -> Vec<f32> {
+        let mut r = lock(&self.rows);
+        let all = r.levels.len();
+        let levels = r.parts.front_mut().map_or(all, std::mem::take);
+        r.levels.drain(..levels).collect()
+    }
+
+    /// A copy of the rows before the first mark, and of what they share with those after them.
+    pub(super) fn copy(&self) -> (Vec<f32>, usize) {
+        let r = lock(&self.rows);
+        let end = r.marks.front().map_or(r.pushed, |(at, _)| *at);
+        let rows = end.saturating_sub(r.taken) as usize;
+        let shared = if r.begun || rows > 0 { self.layout.overlap } else { 0 };
+        (r.values.iter().take(rows * self.layout.step + shared).copied().collect(), rows)
+    }
+
+    /// How rows lie.
+    pub(super) fn layout(&self) -> RowLayout {
+        self.layout
     }
 
     /// The stream has ended: senders stop, and those who wait for snapshots learn of it.
@@ -309,7 +382,8 @@ impl Inlet {
         let mut r = lock(&self.rows);
         r.hung_up = true;
         let marks = std::mem::take(&mut r.marks);
-        (r.values, r.begun) = (VecDeque::new(), false);
+        (r.values, r.levels, r.begun) = (VecDeque::new(), VecDeque::new(), false);
+        r.parts.clear();
         r.taken = r.pushed;
         let task = r.task.take();
         drop(r);
@@ -349,9 +423,9 @@ mod tests {
     #[test]
     fn rows_and_marks_keep_their_order() {
         let inlet = inlet(2, 0, 4);
-        inlet.push(&[1.0, 1.0, 2.0, 2.0], 2, 320);
+        inlet.push(&[1.0, 1.0, 2.0, 2.0], 2, &[-20.0], 320);
         (0..100).for_each(|i| inlet.mark(Mark::End { samples: 320 + i }));
-        inlet.push(&[3.0, 3.0], 1, 160);
+        inlet.push(&[3.0, 3.0], 1, &[-30.0, -40.0], 160);
         inlet.mark(Mark::Finish);
         assert_eq!(inlet.room(), Ok(1));
         let offer = inlet.offer(1);
@@ -360,7 +434,9 @@ mod tests {
         let mut out = [0.0; 4];
         inlet.take(&mut out, 2);
         assert_eq!(out, [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(inlet.take_levels(), [-20.0], "those of this part");
         let ends: Vec<Mark> = std::iter::from_fn(|| inlet.pop_mark()).collect();
+        assert_eq!((inlet.take_levels(), inlet.take_levels()), (vec![-30.0, -40.0], Vec::new()));
         assert_eq!(ends.len(), MAX_MARKS);
         assert!(matches!(ends.last(), Some(Mark::End { samples: 419 })));
         assert_eq!((inlet.rest(), inlet.waiting()), (vec![3.0, 3.0], 160));
@@ -375,10 +451,10 @@ mod tests {
     #[test]
     fn windows_share_values_within_a_part_and_not_beyond() {
         let inlet = inlet(2, 1, 10);
-        inlet.push(&[0.0, 1.0, 2.0, 3.0, 4.0], 2, 4);
-        inlet.push(&[5.0, 6.0], 1, 2);
+        inlet.push(&[0.0, 1.0, 2.0, 3.0, 4.0], 2, &[], 4);
+        inlet.push(&[5.0, 6.0], 1, &[], 2);
         inlet.mark(Mark::End { samples: 6 });
-        inlet.push(&[10.0, 11.0, 12.0], 1, 2);
+        inlet.push(&[10.0, 11.0, 12.0], 1, &[], 2);
         assert_eq!(inlet.offer(1).rows, 3);
         assert_eq!(inlet.rest(), (0..7).map(|v| v as f32).collect::<Vec<_>>());
         let mut out = [0.0; 5];
@@ -387,6 +463,7 @@ mod tests {
         assert_eq!(inlet.offer(1).rows, 2);
         inlet.take(&mut out, 2);
         assert_eq!(out, [2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(inlet.copy(), (vec![6.0], 0), "what the next row would share");
         assert!(inlet.pop_mark().is_some());
         assert_eq!(inlet.rest(), [10.0, 11.0, 12.0]);
     }

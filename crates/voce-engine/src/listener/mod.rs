@@ -1,7 +1,9 @@
 //! A listener: one loaded recogniser, its threads and its slots. Audio goes in, events come out.
 
+mod ahead;
 #[cfg(test)]
 mod double;
+mod early;
 mod event;
 mod flight;
 mod histogram;
@@ -9,6 +11,7 @@ mod info;
 mod inlet;
 mod options;
 mod outlet;
+mod quiet;
 mod rated;
 mod recording;
 mod request;
@@ -46,7 +49,7 @@ pub use crate::lane::MAX_LANES;
 pub use event::{Alternative, EndReason, ListenEvent, Segment, Word};
 pub use histogram::Histogram;
 pub use info::ListenerInfo;
-pub use inlet::HungUp;
+pub use inlet::{HungUp, Report};
 pub use options::{ListenerOptions, MAX_SLOTS};
 pub use outlet::{ListenStats, MAX_EVENTS, TranscriptStream};
 pub use rated::RatedSender;
@@ -67,7 +70,9 @@ use crate::trace::Tracer;
 use crate::wake::lock;
 use inlet::Inlet;
 use outlet::Outlet;
+use quiet::Meter;
 use room::Asked;
+use sender::Intake;
 use slot::{Ask, NewStream, Tells};
 use snapshot::Saved;
 use streams::Streams;
@@ -82,6 +87,12 @@ const AHEAD_SECONDS: usize = 10;
 const WARM_SECONDS: usize = 2;
 /// Milliseconds after which an utterance is cut between two words where no other rule has ended it.
 const LONGEST_MS: u32 = 600_000;
+/// Milliseconds of a quiet signal, and without a token, short of which silence ends no utterance: tokens come after their
+/// audio, and the last word is told by then. Models that tell words late are through with them as it is.
+const SETTLED_MS: u32 = 320;
+/// Milliseconds without a token beyond the silence asked for, after which an utterance ends although the signal is not quiet:
+/// in music or noise.
+const LOUD_MS: u32 = 2_000;
 /// What traces call the lanes' threads.
 const TRACES: [&str; MAX_LANES] = ["model", "model 2", "model 3", "model 4"];
 /// Live streams that share the first lane of a device: so few take hardly longer together than one of them.
@@ -256,7 +267,9 @@ impl Listener {
         snapshot: &[u8],
         request: &ListenRequest,
     ) -> Result<(AudioSender, TranscriptStream), EngineError> {
-        let saved = Saved::from_bytes(snapshot, self.hearing.fingerprint(), self.info.vocab)?;
+        let about = self.hearing.info();
+        let saved =
+            Saved::from_bytes(snapshot, self.hearing.fingerprint(), about.frame_size, self.info.vocab)?;
         let track = self.track(request, Some(&saved.ear))?;
         self.submit(request, track, Some(saved), None)
     }
@@ -282,9 +295,11 @@ impl Listener {
         lane: Option<usize>,
     ) -> Result<(AudioSender, TranscriptStream), EngineError> {
         let about = self.hearing.info();
-        let (front, samples) = match &saved {
-            Some(saved) => (self.hearing.resume_front(&saved.front)?, saved.samples),
-            None => (self.hearing.front(), 0),
+        let intake = match &saved {
+            Some(Saved { front, meter, samples, .. }) => {
+                Intake { front: self.hearing.resume_front(front)?, meter: meter.clone(), samples: *samples }
+            }
+            None => Intake { front: self.hearing.front(), meter: Meter::new(about.frame_size), samples: 0 },
         };
         if !self.pulse.is_alive() {
             return Err(EngineError::Stopped("one of its threads has ended".into()));
@@ -298,6 +313,8 @@ impl Listener {
         let rules = Rules {
             pause: pause_ms.and_then(|ms| foreseen(ms).or(last)),
             silence: silence_ms.map(frames),
+            settled: if about.delay > 0 { 0 } else { frames(SETTLED_MS) },
+            loud: frames(LOUD_MS),
             longest: request.endpoint.max_ms.map(frames),
             // Whoever names a longest length gets that.
             cut: request.endpoint.max_ms.map_or(frames(LONGEST_MS), |_| usize::MAX),
@@ -317,7 +334,7 @@ impl Listener {
             saved,
         };
         self.lanes.send(lane, Ask::Hear(Box::new(new)))?;
-        let sender = AudioSender::new(inlet.clone(), front, samples, about.sample_rate);
+        let sender = AudioSender::new(inlet.clone(), intake, about);
         Ok((sender, TranscriptStream::new(outlet, inlet, Scribe::new(self.speller.clone()))))
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use voce_audio::Resampler;
 use voce_audio::decode::{MAX_SAMPLE_RATE, MIN_SAMPLE_RATE};
 
-use super::{AudioSender, HungUp};
+use super::{AudioSender, HungUp, Report};
 use crate::EngineError;
 
 /// An [`AudioSender`] for audio of any sample rate: samples are [given](Self::give) to it, and [passed
@@ -61,6 +61,11 @@ impl RatedSender {
     /// Ends the utterance at this point of what was passed on; see [`AudioSender::end_utterance`].
     pub fn end_utterance(&mut self) {
         self.sender.end_utterance();
+    }
+
+    /// Tells what was said up to this point of what was passed on; see [`AudioSender::report`].
+    pub fn report(&mut self, report: Report) {
+        self.sender.report(report);
     }
 
     /// Ends the stream: what was passed on is heard, then the events end.

@@ -5,32 +5,57 @@ use std::sync::mpsc::sync_channel;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voce_models::hearing::Front;
+use voce_models::hearing::{Front, HearingInfo};
 
-use super::inlet::{HungUp, Inlet, Mark};
+use super::inlet::{Ahead, HungUp, Inlet, Mark, Report};
+use super::quiet::Meter;
 use crate::EngineError;
 
 /// Samples beyond this are no audio in -1..1, not even one with the wrong scale.
 const LOUDEST: f32 = 1e6;
 /// Samples that become rows at once: how long the model waits for the rest.
 const PIECE: usize = 16_000;
+/// Milliseconds of silence that are put behind a place where all that can be heard is told.
+const BEHIND_MS: usize = 640;
 
 /// Takes a stream's audio: mono, -1..1, at the [rate](super::ListenerInfo::sample_rate) of the model. To be finished; a
 /// sender that is dropped before breaks the stream off.
 pub struct AudioSender {
     inlet: Arc<Inlet>,
-    front: Box<dyn Front>,
+    intake: Intake,
+    /// Silence that is put behind a place of which all is told, in samples.
+    silence: usize,
+    /// The model takes whole utterances.
+    offline: bool,
     values: Vec<f32>,
-    samples: u64,
+    levels: Vec<f32>,
     sample_rate: usize,
     finished: bool,
     front_time: Duration,
 }
 
+/// What a sender knows of the samples so far.
+pub(super) struct Intake {
+    pub front: Box<dyn Front>,
+    pub meter: Meter,
+    pub samples: u64,
+}
+
 impl AudioSender {
-    pub(super) fn new(inlet: Arc<Inlet>, front: Box<dyn Front>, samples: u64, sample_rate: usize) -> Self {
-        let (values, front_time) = (Vec::new(), Duration::ZERO);
-        Self { inlet, front, values, samples, sample_rate, finished: false, front_time }
+    pub(super) fn new(inlet: Arc<Inlet>, intake: Intake, about: &HearingInfo) -> Self {
+        // Tokens come after their audio: some models say themselves how much, and put that behind it.
+        let silence = if about.delay > 0 { 0 } else { about.sample_rate * BEHIND_MS / 1000 };
+        Self {
+            inlet,
+            intake,
+            silence,
+            offline: about.offline(),
+            values: Vec::new(),
+            levels: Vec::new(),
+            sample_rate: about.sample_rate,
+            finished: false,
+            front_time: Duration::ZERO,
+        }
     }
 
     /// Takes all samples; waits while the queue (ten seconds) is full.
@@ -63,10 +88,12 @@ impl AudioSender {
             self.check(piece)?;
             let begun = Instant::now();
             self.values.clear();
-            let rows = self.front.push(piece, &mut self.values);
+            self.levels.clear();
+            let rows = self.intake.front.push(piece, &mut self.values);
+            self.intake.meter.push(piece, &mut self.levels);
             self.front_time += begun.elapsed();
-            self.samples += piece.len() as u64;
-            self.inlet.push(&self.values, rows, piece.len());
+            self.intake.samples += piece.len() as u64;
+            self.inlet.push(&self.values, rows, &self.levels, piece.len());
             taken += piece.len();
         }
         Ok(taken)
@@ -94,10 +121,25 @@ impl AudioSender {
     }
 
     /// Ends the utterance at this point of the audio: its final comes without waiting for more, even if it is
-    /// empty, and what follows is heard as if it were the begin of a stream.
+    /// empty, and what follows is heard as if it were the begin of a stream. In the middle of speech that costs words:
+    /// [`AudioSender::report`] does not.
     pub fn end_utterance(&mut self) {
         self.flush();
-        self.inlet.mark(Mark::End { samples: self.samples });
+        self.inlet.mark(Mark::End { samples: self.intake.samples });
+    }
+
+    /// Tells what was said up to this point of the audio, as a forced end and a final, even if that is empty; the stream goes
+    /// on as if nobody had asked, and tells no word twice. Models that take whole utterances end this one.
+    pub fn report(&mut self, report: Report) {
+        if self.offline {
+            return self.end_utterance();
+        }
+        let samples = self.intake.samples;
+        let mut ahead = Ahead { level: self.intake.meter.rest(), ..Ahead::default() };
+        if report != Report::Passed {
+            ahead.rows = self.intake.front.rest(self.silence, &mut ahead.values);
+        }
+        self.inlet.mark(Mark::Report { report, samples, ahead });
     }
 
     /// Ends the stream: what is in flight is heard, then the events end.
@@ -109,8 +151,9 @@ impl AudioSender {
 
     fn flush(&mut self) {
         self.values.clear();
-        let rows = self.front.finish(&mut self.values);
-        self.inlet.push(&self.values, rows, 0);
+        let rows = self.intake.front.finish(&mut self.values);
+        let level = self.intake.meter.finish();
+        self.inlet.push(&self.values, rows, level.as_slice(), 0);
     }
 
     /// The stream's state once all audio so far was heard, for [`super::Listener::resume`]. The stream goes on.
@@ -126,13 +169,14 @@ impl AudioSender {
     /// As [`AudioSender::snapshot`] for a task that must not block: `reply` is called on the model's thread, after
     /// everything heard so far was told, and dropped where the stream ends before.
     pub fn snapshot_to(&mut self, reply: impl FnOnce(Result<Vec<u8>, EngineError>) + Send + 'static) {
-        let reply = Box::new(reply);
-        self.inlet.mark(Mark::Snapshot { front: self.front.save(), samples: self.samples, reply });
+        let Intake { front, meter, samples } = &self.intake;
+        let (front, meter, samples, reply) = (front.save(), meter.clone(), *samples, Box::new(reply));
+        self.inlet.mark(Mark::Snapshot { front, meter, samples, reply });
     }
 
     /// Seconds of audio so far.
     pub fn seconds(&self) -> f64 {
-        self.samples as f64 / self.sample_rate as f64
+        self.intake.samples as f64 / self.sample_rate as f64
     }
 
     /// Time spent in the front end.

@@ -1,17 +1,24 @@
 //! A stream as its lane has it: where its rows come from, what was heard of it, and by which rules its utterances end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use voce_models::hearing::{Heard, Planned, Reading, Track, Verdict};
+use voce_models::hearing::{Heard, Planned, Reading, Token, Track, Verdict};
 
 use super::event::{Alternative, EndReason};
 use super::inlet::Inlet;
 use super::outlet::Outlet;
+use super::quiet::Quiet;
 use super::snapshot::Saved;
 use super::told::Told;
 use super::utterance::{Rules, Utterance};
 use super::words::Speller;
+
+/// Frames at most that wait for the stream to pass them before they are reported.
+pub(super) const MAX_PASSES: usize = 256;
+/// Frames of quiet before a place, the one that it is in included, from which on the last word before it is over.
+const OVER: usize = 2;
 
 /// How probable a pause has to be to end an utterance.
 const PAUSE_PROBABILITY: f32 = 0.6;
@@ -57,6 +64,10 @@ pub(super) struct Slot {
     tells: Tells,
     chunks_per_step: usize,
     pub utterance: Utterance,
+    /// Where the signal is quiet, up to the last frame that has come.
+    pub quiet: Quiet,
+    /// Places that are reported when the stream has passed them: the frame, and seconds.
+    pub passes: VecDeque<(usize, f64)>,
     /// Frames of this part that were decoded.
     pub decoded: usize,
     /// What the step under way takes.
@@ -83,6 +94,8 @@ impl Slot {
             rules: new.rules,
             tells: new.tells,
             chunks_per_step: new.chunks_per_step,
+            quiet: Quiet::default(),
+            passes: VecDeque::new(),
             decoded: 0,
             planned: Planned::default(),
             frames: 0,
@@ -107,10 +120,18 @@ impl Slot {
         }
     }
 
+    /// Takes the levels of the frames that have come.
+    pub(super) fn listen(&mut self) {
+        self.quiet.extend(self.inlet.take_levels());
+    }
+
     /// How many of `left` frames to decode before the rules must be looked at.
     pub(super) fn until(&self, left: usize) -> usize {
+        let passed = self.passes.front().map_or(usize::MAX, |(frame, _)| frame.saturating_sub(self.decoded));
+        let left = left.min(passed.max(1));
         let Rules { silence, longest, .. } = self.rules;
-        let soonest = silence.unwrap_or(usize::MAX).min(longest.unwrap_or(usize::MAX));
+        let silence = silence.map_or(usize::MAX, |n| n.max(self.rules.settled));
+        let soonest = silence.min(longest.unwrap_or(usize::MAX));
         if soonest == usize::MAX {
             return left;
         }
@@ -119,7 +140,9 @@ impl Slot {
             return left.min(chunk - self.decoded % chunk);
         }
         // No rule can end the utterance before the first token after here is as old as a rule wants.
-        left.min(self.utterance.next_stop().saturating_sub(self.decoded)).min(soonest).max(left.min(1))
+        let stop = self.utterance.stop(self.decoded, self.decoded + left, &self.quiet);
+        let stop = stop.map_or(usize::MAX, |(at, _)| at - self.decoded);
+        left.min(stop).min(soonest).max(left.min(1))
     }
 
     /// Takes what was heard, and looks at the rules.
@@ -127,16 +150,52 @@ impl Slot {
         self.frames += heard.frames;
         self.decoded += heard.frames;
         self.take(heard);
-        let pause = self.foresees && self.utterance.is_between_words();
-        match self.utterance.end_at(self.decoded).or(pause.then_some(EndReason::Pause)) {
-            Some(reason) => {
-                self.ending = Some((self.utterance.seconds(self.decoded), reason));
-                Verdict::End
+        // Rules look at the signal up to the frame before.
+        self.quiet.forget(self.decoded.saturating_sub(1));
+        let mut cut = None;
+        while let Some(&(_, at)) = self.passes.front().filter(|(frame, _)| *frame <= self.decoded) {
+            self.passes.pop_front();
+            if self.is_over(self.decoded) {
+                self.utterance.spell_word(&mut self.told);
             }
-            None => match self.utterance.cut(&mut self.told) {
-                Some(keep) => Verdict::Cut { keep },
-                None => Verdict::GoOn,
-            },
+            cut = Some(self.utterance.part(at, EndReason::Forced, &mut self.told));
+        }
+        let pause = self.foresees && self.utterance.is_between_words();
+        let stop = self.utterance.stop(self.decoded, self.decoded, &self.quiet).map(|(_, reason)| reason);
+        let at = self.utterance.seconds(self.decoded);
+        match stop.or(pause.then_some(EndReason::Pause)) {
+            Some(EndReason::Length) => {
+                cut = Some(self.utterance.part(at, EndReason::Length, &mut self.told));
+            }
+            Some(reason) => {
+                self.ending = Some((at, reason));
+                return Verdict::End;
+            }
+            None => cut = self.utterance.cut(&mut self.told).or(cut),
+        }
+        cut.map_or(Verdict::GoOn, |keep| Verdict::Cut { keep })
+    }
+
+    /// Whether the signal was quiet long enough before a frame that the word before it is over.
+    pub(super) fn is_over(&self, frame: usize) -> bool {
+        self.quiet.before(frame) >= OVER
+    }
+
+    /// The stream ends: what it was to pass is told.
+    pub(super) fn tell_passes(&mut self) {
+        while let Some((_, at)) = self.passes.pop_front() {
+            self.utterance.end(at, EndReason::Forced, Vec::new(), &mut self.told);
+        }
+    }
+
+    /// Reports a place of the stream: with what a copy of its state has heard ahead of it, or else with the words that are
+    /// over.
+    pub(super) fn report(&mut self, at: f64, heard: Option<&[Token]>, until: usize) {
+        match heard {
+            Some(heard) => self.utterance.end_early(at, heard, until, &mut self.told),
+            None => {
+                self.utterance.part(at, EndReason::Forced, &mut self.told);
+            }
         }
     }
 
@@ -145,7 +204,10 @@ impl Slot {
         self.frames += heard.frames;
         self.utterance.guess(&[]);
         for token in heard.certain {
-            self.end_before(token.frame);
+            if let Some((stop, reason)) = self.utterance.end_before(token) {
+                let at = self.utterance.seconds(stop);
+                self.utterance.end(at, reason, Vec::new(), &mut self.told);
+            }
             self.utterance.take(&[*token], &mut self.told);
             self.utterance.cut(&mut self.told);
         }
@@ -203,26 +265,19 @@ impl Slot {
         self.utterance.guess(heard.guess);
     }
 
-    /// Ends the utterance if a rule did before this frame.
-    fn end_before(&mut self, frame: usize) {
-        let stop = self.utterance.next_stop();
-        if stop <= frame
-            && let Some(reason) = self.utterance.end_at(stop)
-        {
-            let at = self.utterance.seconds(stop);
-            self.utterance.end(at, reason, Vec::new(), &mut self.told);
-        }
-    }
-
     /// Goes on where a snapshot was taken, as far as words are concerned.
     pub(super) fn restore(&mut self, saved: Saved) {
         self.utterance.restore(saved.utterance, &mut self.told);
         self.decoded = saved.decoded;
+        self.quiet = saved.quiet;
+        self.passes = saved.passes;
     }
 
     /// A new part of the stream begins after this many seconds.
     pub(super) fn begin_part(&mut self, seconds: f64) {
         self.decoded = 0;
+        self.quiet.begin_part();
+        self.passes.clear();
         self.utterance.begin_part(seconds);
     }
 }

@@ -1,23 +1,33 @@
 //! A stream's whole state as bytes: what the engine knows of it, its front end, its ear and its words.
 
+use std::collections::VecDeque;
+
 use voce_models::saved::{Reader, Unfit, Writer};
 
+use super::early::Early;
+use super::quiet::{Meter, Quiet};
+use super::slot::MAX_PASSES;
 use super::utterance;
 use crate::EngineError;
 
 /// First bytes; the last one is the version.
-const MAGIC: [u8; 8] = *b"vocelis2";
+const MAGIC: [u8; 8] = *b"vocelis3";
 /// Most tokens of an utterance.
 const MAX_TOKENS: usize = 1 << 17;
 
 /// A stream between two steps.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Saved {
     /// Samples so far.
     pub samples: u64,
     /// Frames of this part that were decoded.
     pub decoded: usize,
     pub utterance: utterance::Saved,
+    /// Where the signal was quiet, and the frame under way.
+    pub quiet: Quiet,
+    pub meter: Meter,
+    /// Places that are reported when the stream has passed them.
+    pub passes: VecDeque<(usize, f64)>,
     /// The front end, for the model to read.
     pub front: Vec<u8>,
     /// The ear, for the model to read.
@@ -40,17 +50,31 @@ impl Saved {
         w.number(u64::from(u.later));
         w.double(u.seconds);
         w.size(u.ended);
+        u.early.save(&mut w);
+        self.quiet.save(&mut w);
+        self.meter.save(&mut w);
+        w.size(self.passes.len());
+        self.passes.iter().for_each(|(frame, at)| {
+            w.size(*frame);
+            w.double(*at);
+        });
         w.bytes(&self.front);
         w.bytes(&self.ear);
         w.into_bytes()
     }
 
-    /// Reads bytes for a model with this fingerprint and this many tokens; nothing in them is believed.
-    pub(super) fn from_bytes(bytes: &[u8], fingerprint: u64, vocab: usize) -> Result<Self, EngineError> {
-        Self::read(bytes, fingerprint, vocab).map_err(|e| EngineError::Snapshot(e.to_string()))
+    /// Reads bytes for a model with this fingerprint, frames of this many samples and this many tokens; nothing in them is
+    /// believed.
+    pub(super) fn from_bytes(
+        bytes: &[u8],
+        fingerprint: u64,
+        frame: usize,
+        vocab: usize,
+    ) -> Result<Self, EngineError> {
+        Self::read(bytes, fingerprint, frame, vocab).map_err(|e| EngineError::Snapshot(e.to_string()))
     }
 
-    fn read(bytes: &[u8], fingerprint: u64, vocab: usize) -> Result<Self, Unfit> {
+    fn read(bytes: &[u8], fingerprint: u64, frame: usize, vocab: usize) -> Result<Self, Unfit> {
         let mut r = Reader::new(bytes, MAGIC)?;
         if r.number()? != fingerprint {
             return Err(Unfit("it is of another model, of other weights or of another precision"));
@@ -70,10 +94,17 @@ impl Saved {
         if !(0.0..1e9).contains(&seconds) {
             return Err(Unfit("a time is out of range"));
         }
-        let utterance = utterance::Saved { tokens, told, shown, later, seconds, ended: r.position()? };
+        let ended = r.position()?;
+        let early = Early::restore(vocab, &mut r)?;
+        let utterance = utterance::Saved { tokens, told, shown, later, seconds, ended, early };
+        let (quiet, meter) = (Quiet::restore(&mut r)?, Meter::restore(frame, &mut r)?);
+        let mut passes = VecDeque::new();
+        for _ in 0..r.count(MAX_PASSES)? {
+            passes.push_back((r.position()?, r.double()?));
+        }
         let (front, ear) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());
         r.finish()?;
-        Ok(Self { samples, decoded, utterance, front, ear })
+        Ok(Self { samples, decoded, utterance, quiet, meter, passes, front, ear })
     }
 }
 
@@ -81,6 +112,18 @@ impl Saved {
 mod tests {
     use super::*;
     use voce_models::hearing::Token;
+
+    fn quiet() -> Quiet {
+        let mut quiet = Quiet::default();
+        quiet.extend([-20.0, -60.0]);
+        quiet
+    }
+
+    fn meter() -> Meter {
+        let mut meter = Meter::new(80);
+        meter.push(&[0.5; 3], &mut Vec::new());
+        meter
+    }
 
     fn saved() -> Saved {
         let token = Token { id: 3, frame: 70, duration: 2, log_prob: -0.25, confidence: 0.5 };
@@ -94,7 +137,11 @@ mod tests {
                 later: true,
                 seconds: 1.25,
                 ended: 1,
+                early: Early::new(&[token], 75, true),
             },
+            quiet: quiet(),
+            meter: meter(),
+            passes: VecDeque::from([(80, 6.4)]),
             front: vec![9; 7],
             ear: vec![1, 2, 3],
         }
@@ -103,7 +150,7 @@ mod tests {
     #[test]
     fn bytes_and_back() {
         let bytes = saved().to_bytes(7);
-        let read = |bytes: &[u8]| Saved::from_bytes(bytes, 7, 5);
+        let read = |bytes: &[u8]| Saved::from_bytes(bytes, 7, 80, 5);
         assert_eq!(read(&bytes).unwrap(), saved());
         for n in 0..bytes.len() {
             assert!(read(&bytes[..n]).is_err(), "{n}");

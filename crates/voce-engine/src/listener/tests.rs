@@ -53,12 +53,12 @@ fn late_tokens_words_that_end_and_other_rates_need_no_change_here() {
 fn rules_count_decoded_frames_however_late_they_come() {
     for delay in [0, 5] {
         let (_, listener) = open(delay, 1);
-        let endpoint = Endpointing { silence_ms: Some(240), max_ms: None, pause_ms: None };
+        let endpoint = Endpointing { silence_ms: Some(320), max_ms: None, pause_ms: None };
         let request = ListenRequest { endpoint, ..Default::default() };
         let (mut sender, stream) = listener.listen(&request).unwrap();
         sender.push(&audio(&[1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 1])).unwrap();
         sender.finish();
-        let want = ["a 0.00-0.08", "c 0.24-0.32", "silence 0.56", "[a c]", "a 0.80-0.88", "[a]"];
+        let want = ["a 0.00-0.08", "c 0.24-0.32", "silence 0.64", "[a c]", "a 0.80-0.88", "[a]"];
         assert_eq!(texts(stream), want, "{delay}");
     }
 }

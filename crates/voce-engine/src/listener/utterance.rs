@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use voce_models::hearing::Token;
 
+use super::early::Early;
 use super::event::{Alternative, EndReason, Word};
+use super::quiet::Quiet;
 use super::told::{Piece, Spoken, Told};
 use super::words::{Clock, Speller};
 
@@ -18,6 +20,10 @@ pub(super) struct Rules {
     /// The number of a pause that ends utterances when the model foresees it.
     pub pause: Option<usize>,
     pub silence: Option<usize>,
+    /// The least silence that ends an utterance, however little is asked for: the last word is told by then.
+    pub settled: usize,
+    /// How long nothing has to be said so that silence ends an utterance although the signal is not quiet.
+    pub loud: usize,
     pub longest: Option<usize>,
     /// Frames after which an utterance is cut between two words where no other rule has ended it.
     pub cut: usize,
@@ -25,7 +31,7 @@ pub(super) struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { pause: None, silence: None, longest: None, cut: usize::MAX }
+        Self { pause: None, silence: None, settled: 0, loud: usize::MAX, longest: None, cut: usize::MAX }
     }
 }
 
@@ -41,6 +47,8 @@ pub(super) struct Utterance {
     tokens: Vec<Token>,
     /// Tokens that a wider search may still change.
     tentative: Vec<Token>,
+    /// Words that were told before the stream came to them.
+    early: Early,
     /// Certain tokens that were spelled as whole words.
     told: usize,
     /// Those of them that the reader has; the others make no word, and go with the next.
@@ -65,6 +73,7 @@ impl Utterance {
             base: 0,
             tokens: Vec::new(),
             tentative: Vec::new(),
+            early: Early::default(),
             told: 0,
             sent: 0,
             shown: (0, Vec::new()),
@@ -83,27 +92,43 @@ impl Utterance {
         self.clock.offset = seconds;
         self.base = (seconds / self.clock.frame) as usize;
         self.later = false;
+        self.early = Early::default();
     }
 
-    /// Frames of this part after which a rule may end the utterance, if nothing is said till then.
-    pub(super) fn next_stop(&self) -> usize {
+    /// The first and the last frame of what is said, the latter as the frame after it.
+    fn extent(&self) -> Option<(usize, usize)> {
         let all = || self.tokens.iter().chain(&self.tentative);
-        let (Some(first), Some(last)) = (all().next(), all().next_back()) else { return usize::MAX };
-        let spoken = self.speller.end_of(last).max(last.frame + 1);
-        let silence = self.rules.silence.map_or(usize::MAX, |n| spoken + n);
-        let length = self.rules.longest.map_or(usize::MAX, |n| first.frame + n);
-        silence.min(length)
+        let (first, last) = (all().next()?, all().next_back()?);
+        Some((first.frame, self.speller.end_of(last).max(last.frame + 1)))
     }
 
-    /// The rule that ends the utterance now that `done` frames of this part are decoded.
-    pub(super) fn end_at(&self, done: usize) -> Option<EndReason> {
-        if done < self.next_stop() {
+    /// The first frame from `from` to `to` at which a rule ends the utterance, if nothing more is said till then. The signal
+    /// is looked at up to the frame before: all of that has come wherever a frame was decoded.
+    pub(super) fn stop(&self, from: usize, to: usize, quiet: &Quiet) -> Option<(usize, EndReason)> {
+        let (first, last) = self.extent()?;
+        let silence = self.rules.silence.and_then(|n| {
+            let n = n.max(self.rules.settled);
+            let is_over = |at: &usize| {
+                quiet.before(at.saturating_sub(1)) >= n
+                    || *at >= last.saturating_add(n).saturating_add(self.rules.loud)
+            };
+            (from.max(last + n)..=to).find(is_over).map(|at| (at, EndReason::Silence))
+        });
+        // An utterance that is too long goes on until a word is over.
+        let length = self.rules.longest.filter(|_| self.told > 0).map(|n| from.max(first + n));
+        let length = length.filter(|at| *at <= to).map(|at| (at, EndReason::Length));
+        [silence, length].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// Where a rule ends the utterance before a token of audio that is searched as a whole: between words alone.
+    pub(super) fn end_before(&self, next: &Token) -> Option<(usize, EndReason)> {
+        let (first, last) = self.extent()?;
+        if !self.speller.begins_word(next.id) {
             return None;
         }
-        let last = self.tokens.iter().chain(&self.tentative).next_back()?;
-        let spoken = self.speller.end_of(last).max(last.frame + 1);
-        let silent = self.rules.silence.is_some_and(|n| done >= spoken + n);
-        Some(if silent { EndReason::Silence } else { EndReason::Length })
+        let silence = self.rules.silence.map(|n| (last + n, EndReason::Silence));
+        let length = self.rules.longest.map(|n| (first + n, EndReason::Length));
+        [silence, length].into_iter().flatten().filter(|(at, _)| *at <= next.frame).min_by_key(|(at, _)| *at)
     }
 
     /// Whether there are words, and the last one is spelled.
@@ -117,6 +142,9 @@ impl Utterance {
             if Some(token.id) == self.speller.end_token {
                 let at = self.clock.at(token.frame);
                 self.end(at, EndReason::Token, Vec::new(), told);
+                continue;
+            }
+            if self.early.has_told(&token, &self.speller) {
                 continue;
             }
             // What punctuates the utterance before must not begin this one.
@@ -148,8 +176,9 @@ impl Utterance {
 
     /// Takes the tokens after the certain ones that are the best guess now.
     pub(super) fn guess(&mut self, tentative: &[Token]) {
+        let mut early = self.early.clone();
         self.tentative.clear();
-        self.tentative.extend_from_slice(tentative);
+        self.tentative.extend(tentative.iter().filter(|t| !early.has_told(t, &self.speller)));
     }
 
     /// Tells words that are complete; at the end all are.
@@ -241,14 +270,41 @@ impl Utterance {
             return None;
         }
         let at = self.clock.at(self.speller.end_of(last).max(last.frame + 1));
+        Some(self.part(at, EndReason::Length, told))
+    }
+
+    /// Ends the utterance after its last word that is over; what has begun belongs to the next. Returns how many certain
+    /// tokens these are.
+    pub(super) fn part(&mut self, at: f64, reason: EndReason, told: &mut Vec<Told>) -> usize {
         self.send_rest(told);
-        told.push(Told::Endpoint { at, reason: EndReason::Length });
-        told.push(Told::Final { nbest: Vec::new() });
+        told.push(Told::Endpoint { at, reason });
+        if self.told > 0 || reason == EndReason::Forced {
+            told.push(Told::Final { nbest: Vec::new() });
+        }
+        if let Some(last) = self.tokens[..self.told].last() {
+            self.spoken_before = Some(self.clock.at(self.speller.end_of(last).max(last.frame + 1)));
+        }
         self.tokens.drain(..self.told);
         (self.told, self.sent) = (0, 0);
         self.shown = (0, Vec::new());
+        self.later |= self.tokens.is_empty();
         self.ended += 1;
-        Some(self.tokens.len())
+        self.tokens.len()
+    }
+
+    /// Ends the utterance with what a copy of the stream's state has heard ahead of it, up to a frame: all of that is told,
+    /// and not told again.
+    pub(super) fn end_early(&mut self, at: f64, heard: &[Token], until: usize, told: &mut Vec<Told>) {
+        let heard: Vec<Token> =
+            heard.iter().filter(|t| Some(t.id) != self.speller.end_token).copied().collect();
+        self.guess(&heard);
+        for token in &mut self.tentative {
+            // Silence was put behind the audio, so that the last word comes out.
+            token.frame = token.frame.min(until.saturating_sub(1));
+        }
+        let inside = !self.tokens.is_empty() || !heard.is_empty();
+        self.end(at, EndReason::Forced, Vec::new(), told);
+        self.early = Early::new(&heard, until, inside);
     }
 
     fn settle(&mut self, told: &mut Vec<Told>) {
@@ -272,6 +328,11 @@ impl Utterance {
         self.ended += 1;
     }
 
+    /// The frame of this part before which `seconds` of the stream lie.
+    pub(super) fn frame_of(&self, seconds: f64) -> usize {
+        ((seconds - self.clock.offset).max(0.0) / self.clock.frame - 1e-6).ceil() as usize
+    }
+
     /// Seconds of a frame of this part.
     pub(super) fn seconds(&self, frame: usize) -> f64 {
         self.clock.at(frame)
@@ -286,6 +347,7 @@ impl Utterance {
             later: self.later,
             seconds: self.clock.offset,
             ended: self.ended,
+            early: self.early.clone(),
         }
     }
 
@@ -298,6 +360,7 @@ impl Utterance {
         self.shown = saved.shown;
         self.later = saved.later;
         self.ended = saved.ended;
+        self.early = saved.early;
         if self.told > 0 {
             told.push(Told::Before(self.piece(&self.tokens[..self.told])));
         }
@@ -313,6 +376,7 @@ pub(super) struct Saved {
     pub later: bool,
     pub seconds: f64,
     pub ended: usize,
+    pub early: Early,
 }
 
 #[cfg(test)]
@@ -386,30 +450,93 @@ mod tests {
         assert!(read(events).contains(&ListenEvent::Endpoint { at: 0.48, reason: EndReason::Token }));
     }
 
+    /// A signal that is loud and then quiet, in frames.
+    fn signal(loud: usize, quiet: usize) -> Quiet {
+        let mut signal = Quiet::default();
+        signal.extend(std::iter::repeat_n(-20.0, loud).chain(std::iter::repeat_n(-90.0, quiet)));
+        signal
+    }
+
     #[test]
     fn punctuation_does_not_leak_into_the_next_utterance() {
         let rules = Rules { silence: Some(10), ..Rules::default() };
         let (mut u, mut events) = (utterance(rules), Vec::new());
-        assert_eq!(u.next_stop(), usize::MAX);
+        let signal = signal(3, 20);
+        assert_eq!(u.stop(0, 99, &signal), None);
         u.take(&tokens(&[(3, 0), (1, 3)]), &mut events);
-        assert_eq!((u.next_stop(), u.end_at(13)), (14, None));
-        let reason = u.end_at(14).unwrap();
-        u.end(u.seconds(14), reason, Vec::new(), &mut events);
+        assert_eq!(u.stop(0, 13, &signal), None);
+        assert_eq!(u.stop(0, 99, &signal), Some((14, EndReason::Silence)));
+        u.end(u.seconds(14), EndReason::Silence, Vec::new(), &mut events);
         u.take(&tokens(&[(3, 15), (4, 16)]), &mut events);
         u.finish(Vec::new(), &mut events);
         assert_eq!(texts(&events), ["?", "a", "silence", "[? a]", "c", "[c]"]);
     }
 
     #[test]
-    fn length_counts_from_the_first_token() {
+    fn silence_ends_an_utterance_where_the_signal_is_quiet_as_well() {
+        let rules = Rules { silence: Some(1), settled: 3, loud: 20, ..Rules::default() };
+        let (mut u, mut events) = (utterance(rules), Vec::new());
+        u.take(&tokens(&[(1, 3)]), &mut events);
+        // No token for a while, but the speaker goes on: the word may as well.
+        assert_eq!(u.stop(4, 26, &signal(30, 0)), None);
+        assert_eq!(u.stop(4, 99, &signal(30, 0)), Some((27, EndReason::Silence)), "music, or noise");
+        // Quiet long enough; the newest frame may not have come as a whole.
+        assert_eq!(u.stop(4, 99, &signal(8, 2)), Some((12, EndReason::Silence)));
+        assert_eq!(u.stop(4, 11, &signal(8, 2)), None);
+        assert_eq!(u.stop(4, 99, &signal(2, 9)), Some((7, EndReason::Silence)), "a token was late");
+    }
+
+    #[test]
+    fn what_was_told_early_is_not_told_again_and_nothing_else_is_lost() {
+        for (heard, later, want) in [
+            // The same words, as late as they like; another reading of them; none at all.
+            (&[(1, 4), (2, 5), (4, 7)][..], &[(1, 5), (2, 6), (4, 8), (1, 12)][..], "a"),
+            (&[(1, 4), (4, 7)], &[(1, 5), (2, 6), (1, 7), (4, 12)], "c"),
+            (&[(1, 4)], &[(4, 12), (2, 13)], "cb"),
+            // A word that goes on beyond its report, and one that comes again.
+            (&[(1, 4)], &[(1, 4), (2, 9), (4, 10)], "c"),
+            (&[(1, 4)], &[(1, 9), (1, 10)], "a"),
+            (&[], &[(4, 8)], "c"),
+        ] {
+            let (mut u, mut events) = (utterance(Rules::default()), Vec::new());
+            u.end_early(0.64, &tokens(heard), 8, &mut events);
+            events.clear();
+            for token in tokens(later) {
+                u.guess(&[token]);
+                u.take(&[token], &mut events);
+                u.guess(&[]);
+            }
+            u.finish(Vec::new(), &mut events);
+            assert_eq!(texts(&events), [want, &format!("[{want}]")], "{heard:?} {later:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_keeps_the_word_that_is_under_way() {
+        let (mut u, mut events) = (utterance(Rules::default()), Vec::new());
+        u.take(&tokens(&[(1, 0), (4, 5)]), &mut events);
+        assert_eq!(u.part(0.5, EndReason::Forced, &mut events), 1);
+        assert_eq!(u.part(0.6, EndReason::Forced, &mut events), 1);
+        u.take(&tokens(&[(2, 6)]), &mut events);
+        u.finish(Vec::new(), &mut events);
+        assert_eq!(texts(&events), ["a", "forced", "[a]", "forced", "[]", "cb", "[cb]"]);
+    }
+
+    #[test]
+    fn length_counts_from_the_first_token_and_cuts_no_word() {
         let rules = Rules { silence: Some(50), longest: Some(20), ..Rules::default() };
         let (mut u, mut events) = (utterance(rules), Vec::new());
-        u.take(&tokens(&[(1, 100), (4, 119)]), &mut events);
-        assert_eq!((u.next_stop(), u.end_at(119)), (120, None));
-        assert_eq!(u.end_at(120), Some(EndReason::Length));
+        let signal = signal(200, 0);
+        u.take(&tokens(&[(1, 100), (2, 119)]), &mut events);
+        assert_eq!(u.stop(0, 130, &signal), None, "the only word is under way");
+        u.take(&tokens(&[(4, 125)]), &mut events);
+        assert_eq!(u.stop(0, 119, &signal), None);
+        assert_eq!(u.stop(0, 200, &signal), Some((120, EndReason::Length)));
+        assert_eq!(u.stop(126, 200, &signal), Some((126, EndReason::Length)));
         u.begin_part(2.0);
-        assert_eq!(u.seconds(10), 2.8);
+        assert_eq!((u.seconds(10), u.frame_of(2.8), u.frame_of(2.81)), (2.8, 10, 11));
     }
+
     #[test]
     fn an_utterance_without_end_is_cut_between_words() {
         let rules = Rules { cut: 10, ..Rules::default() };

@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Track};
+use voce_models::hearing::{Ear, EarRoom, Hearing, Offer, Planned, Token, Track};
 use voce_runtime::Exec;
 
+use super::ahead::{Behind, Eager};
 use super::event::EndReason;
 use super::flight::{Flight, Times};
-use super::inlet::{self, Mark};
+use super::inlet::{self, Ahead, Mark, Reply, Report};
+use super::quiet::Meter;
 use super::share::{Pace, Share};
-use super::slot::{Ask, NewStream};
+use super::slot::{Ask, MAX_PASSES, NewStream, Slot};
 use super::snapshot::Saved;
 use super::stats::ListenerStats;
 use super::streams::{Streams, Waiting};
@@ -30,6 +32,9 @@ pub(super) const DEVICE_STEP_FRAMES: usize = 1 << 16;
 /// The next step is asked for ahead when it has one frame or more for this many of the step under way: a step of few
 /// streams would only keep those waiting that come next.
 const AHEAD_PART: usize = 2;
+
+/// Milliseconds by which a stream has to pass a place before it is reported as passed: tokens come after their audio.
+const PASSED_MS: u32 = 400;
 
 /// Numbers of streams that each have their own step prepared.
 const FEW_SIZES: usize = 8;
@@ -347,9 +352,10 @@ impl Hear {
             }
             match offer.mark {
                 None => return None,
-                Some(false) => self.alone(i, |this| this.answer_snapshot(exec, i)),
+                Some(false) => self.alone(i, |this| this.pass_mark(exec, i)),
                 // No rows are left before the mark.
                 Some(true) => self.alone(i, |this| {
+                    this.streams.slots[i].iter_mut().for_each(Slot::listen);
                     this.ear.flush(exec, &[i], &mut this.streams);
                     this.close_part(exec, i);
                 }),
@@ -387,6 +393,7 @@ impl Hear {
         for p in &flight.planned {
             if let Some(slot) = &mut self.streams.slots[p.slot] {
                 (slot.planned, slot.frames) = (*p, 0);
+                slot.listen();
             }
         }
         self.ear.decode(exec, &flight.planned, &mut self.streams);
@@ -478,25 +485,110 @@ impl Hear {
                 }
             }
             Mark::Finish => {
+                slot.tell_passes();
                 slot.utterance.finish(nbest, &mut slot.told);
                 slot.outlet.push(&mut slot.told);
                 slot.outlet.record(|s| s.segments = slot.utterance.ended);
                 self.streams.free(i, Ok(()));
             }
-            // Snapshots are answered before.
-            Mark::Snapshot { .. } => {}
+            // The stream has passed these.
+            Mark::Snapshot { .. } | Mark::Report { .. } => {}
         }
     }
 
-    /// Tells a sender the stream's state.
-    fn answer_snapshot(&mut self, exec: &mut Exec, i: usize) {
-        let Some(slot) = &self.streams.slots[i] else { return };
+    /// Does what a mark says that the stream goes on after.
+    fn pass_mark(&mut self, exec: &mut Exec, i: usize) {
+        let Some(slot) = &mut self.streams.slots[i] else { return };
+        slot.listen();
         // The rows that wait have to be read before the mark is gone.
-        let waiting = slot.inlet.rest();
-        let Some(Mark::Snapshot { front, samples, reply }) = slot.inlet.pop_snapshot() else { return };
-        let ear = self.ear.save(exec, i, &waiting);
+        let (waiting, rest) = (slot.inlet.copy(), slot.inlet.rest());
+        match slot.inlet.pop_passing() {
+            Some(Mark::Report { report, samples, ahead }) => {
+                self.report(exec, i, report, samples, waiting, ahead)
+            }
+            Some(Mark::Snapshot { front, meter, samples, reply }) => {
+                self.answer_snapshot(exec, i, &rest, (front, meter, samples), reply);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports a place of a stream, which goes on as it was.
+    fn report(
+        &mut self,
+        exec: &mut Exec,
+        i: usize,
+        report: Report,
+        samples: u64,
+        waiting: (Vec<f32>, usize),
+        ahead: Ahead,
+    ) {
+        let info = self.hearing.info();
+        let (at, frame_size) = (samples as f64 / info.sample_rate as f64, info.frame_size);
+        let Some(slot) = &mut self.streams.slots[i] else { return };
+        let frame = slot.utterance.frame_of(at);
+        if report == Report::Passed && slot.passes.len() < MAX_PASSES {
+            return slot.passes.push_back((frame + PASSED_MS.div_ceil(info.frame_ms()) as usize, at));
+        }
+        let whole = (samples as usize).is_multiple_of(frame_size);
+        let is_over = slot.is_over(frame - usize::from(!whole))
+            && ahead.level.is_none_or(|level| slot.quiet.is_quiet(level));
+        let heard = if is_over || report == Report::All {
+            let rows = Behind::new(slot.inlet.layout(), waiting, ahead);
+            match self.hear_ahead(exec, i, rows) {
+                Ok(heard) => Some(heard),
+                Err(e) => return self.streams.free(i, Err(e)),
+            }
+        } else {
+            None
+        };
+        let Some(slot) = &mut self.streams.slots[i] else { return };
+        slot.report(at, heard.as_deref(), frame);
+        slot.tell_progress();
+        slot.outlet.push(&mut slot.told);
+    }
+
+    /// What a copy of a stream's state hears if nothing follows some rows.
+    fn hear_ahead(&mut self, exec: &mut Exec, i: usize, rows: Behind) -> Result<Vec<Token>, EngineError> {
+        let Some(track) = self.streams.slots[i].as_ref().map(|s| s.track.clone()) else {
+            return Ok(Vec::new());
+        };
+        let before = self.ear.save(exec, i, &[]);
+        let mut eager = Eager::default();
+        let mut left = rows.rows();
+        while let Some(planned) =
+            self.ear.plan(i, Offer { rows: left, closes: true }, self.room.slot_frames.min(self.room.frames))
+        {
+            let planned = [planned];
+            self.ear.take(exec, &planned, &rows);
+            self.ear.encode(exec, &planned);
+            self.ear.begin(exec, &planned);
+            self.ear.decode(exec, &planned, &mut eager);
+            left -= planned[0].advance;
+            if planned[0].closes {
+                break;
+            }
+        }
+        self.ear.flush(exec, &[i], &mut eager);
+        self.ear.start(exec, i, &track)?;
+        self.ear.restore(exec, i, &track, &before)?;
+        Ok(eager.tokens())
+    }
+
+    /// Tells a sender the stream's state.
+    fn answer_snapshot(
+        &mut self,
+        exec: &mut Exec,
+        i: usize,
+        waiting: &[f32],
+        (front, meter, samples): (Vec<u8>, Meter, u64),
+        reply: Reply,
+    ) {
+        let ear = self.ear.save(exec, i, waiting);
+        let Some(slot) = &self.streams.slots[i] else { return };
         let (decoded, utterance) = (slot.decoded, slot.utterance.save());
-        let saved = Saved { samples, decoded, utterance, front, ear };
+        let (quiet, passes) = (slot.quiet.clone(), slot.passes.clone());
+        let saved = Saved { samples, decoded, utterance, quiet, meter, passes, front, ear };
         let answer = match exec.status() {
             Ok(()) => Ok(saved.to_bytes(self.hearing.fingerprint())),
             // Nothing was changed: the stream goes on without its snapshot.

@@ -1,7 +1,7 @@
 //! A listener on a device hears what it hears on a CPU. The device is emulated, so clips are short.
 
 use voce_engine::EngineError;
-use voce_engine::listener::{ListenEvent, ListenRequest, Listener};
+use voce_engine::listener::{ListenEvent, ListenRequest, Listener, Report};
 use voce_runtime::cuda::Device;
 
 use super::support::{Heard, clip, exact, feed, fixtures, hear, open, rest, store};
@@ -27,7 +27,7 @@ fn a_device_hears_what_the_cpu_hears() {
     }
 }
 
-/// What a listener hears of two streams at once: one in pieces of any size, one with ends in the middle.
+/// What a listener hears of two streams at once: one in pieces of any size, one with ends and reports in the middle.
 fn two_at_once(listener: &Listener, audio: &[f32]) -> [Heard; 2] {
     let request = ListenRequest::default();
     let (pieces, mut first) = listener.listen(&request).unwrap();
@@ -38,6 +38,7 @@ fn two_at_once(listener: &Listener, audio: &[f32]) -> [Heard; 2] {
         parts.push(part).unwrap();
         if i < 3 {
             parts.end_utterance();
+            parts.report(Report::All);
         }
     }
     parts.finish();

@@ -16,23 +16,25 @@ fn twice() -> Vec<f32> {
 }
 
 #[test]
-fn silence_after_speech_ends_an_utterance() {
+fn silence_after_speech_ends_an_utterance_and_changes_no_token() {
     let listener = open("stream", 1);
     let audio = twice();
-    for (chunk_ms, silence) in [(80, 240), (320, 240), (160, 400)] {
+    for (chunk_ms, silence) in [(80, 80), (80, 320), (320, 320), (160, 400)] {
+        let whole = hear(&listener, &chunk(chunk_ms), &audio);
         let heard = hear(&listener, &request(Some(silence), None, chunk_ms), &audio);
-        let frames = silence as usize / 80;
+        assert_eq!(
+            (heard.tokens(), heard.frames()),
+            (whole.tokens(), whole.frames()),
+            "{chunk_ms} {silence}"
+        );
         assert!(heard.segments.len() > 1, "{chunk_ms} {silence}");
         // The last utterance ends with the stream.
         assert!(heard.ends.len() + 1 >= heard.segments.len());
+        let least = (silence as usize).max(320).div_ceil(80);
         for (segment, (at, reason)) in heard.segments.iter().zip(&heard.ends) {
             assert_eq!(*reason, "silence");
             let end = (at / 0.08).round() as usize;
-            assert_eq!(end, segment.frames.last().unwrap() + 1 + frames, "after just that silence");
-            assert!(segment.frames.windows(2).all(|f| f[1] <= f[0] + frames), "no pause inside");
-        }
-        for pair in heard.segments.windows(2) {
-            assert!(pair[1].frames[0] > pair[0].frames.last().unwrap() + frames);
+            assert!(end > segment.frames.last().unwrap() + least, "after that silence at least");
         }
         let words: usize = heard.segments.iter().map(|s| s.words.len()).sum();
         assert_eq!(heard.words.len(), words);
@@ -66,15 +68,20 @@ fn without_rules_nothing_ends() {
 }
 
 #[test]
-fn utterances_have_a_longest_length() {
-    let heard = hear(&open("stream", 1), &request(None, Some(1_000), 80), &clip("long.wav"));
+fn utterances_have_a_longest_length_and_are_cut_between_words() {
+    let listener = open("stream", 1);
+    let whole = hear(&listener, &chunk(80), &clip("long.wav"));
+    let heard = hear(&listener, &request(None, Some(1_000), 80), &clip("long.wav"));
     assert!(heard.segments.len() > 1);
     assert!(heard.ends.iter().all(|e| e.1 == "length"));
     for (segment, (at, _)) in heard.segments.iter().zip(&heard.ends) {
         let end = (at / 0.08).round() as usize;
-        assert_eq!(end, segment.frames[0] + 13, "a second in frames of 80 ms");
-        assert!(*segment.frames.last().unwrap() < end, "what came at the last frame is inside");
+        assert!(end >= segment.frames[0] + 13, "a second in frames of 80 ms");
     }
+    assert_eq!((heard.tokens(), heard.frames()), (whole.tokens(), whole.frames()));
+    let texts =
+        |words: &[voce_engine::listener::Word]| words.iter().map(|w| w.text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&heard.words), texts(&whole.words));
 }
 
 #[test]
@@ -129,5 +136,6 @@ fn offline_models_cut_by_silence_as_well() {
     let heard = hear(&listener, &ListenRequest::default().with_endpoint(endpoint), &clip("long.wav"));
     let whole = hear(&listener, &ListenRequest::default(), &clip("long.wav"));
     assert_eq!(heard.tokens(), whole.tokens());
-    assert!(heard.segments.iter().all(|s| s.frames.windows(2).all(|f| f[1] <= f[0] + 3)));
+    assert!(heard.segments.len() > 1);
+    assert_eq!(heard.words, whole.words, "ends lie between words");
 }

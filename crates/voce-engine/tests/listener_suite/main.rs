@@ -8,6 +8,7 @@ mod lanes;
 mod memory;
 mod recordings;
 mod reference;
+mod reports;
 mod robustness;
 mod snapshots;
 mod streams;

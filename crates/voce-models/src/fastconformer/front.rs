@@ -30,6 +30,7 @@ pub(super) struct MelFront {
 }
 
 /// What comes out of samples.
+#[derive(Clone)]
 enum Maker {
     /// Mel rows.
     Rows(Box<MelStream>),
@@ -42,6 +43,13 @@ impl Maker {
         match self {
             Self::Rows(rows) => rows.process(samples, out),
             Self::Windows(windows) => windows.process(samples, out),
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<f32>) -> usize {
+        match self {
+            Self::Rows(rows) => rows.finish(out),
+            Self::Windows(windows) => windows.finish(out),
         }
     }
 }
@@ -87,10 +95,12 @@ impl Front for MelFront {
 
     fn finish(&mut self, out: &mut Vec<f32>) -> usize {
         self.tail = MelTail::default();
-        match &mut self.maker {
-            Maker::Rows(rows) => rows.finish(out),
-            Maker::Windows(windows) => windows.finish(out),
-        }
+        self.maker.finish(out)
+    }
+
+    fn rest(&self, silence: usize, out: &mut Vec<f32>) -> usize {
+        let mut maker = self.maker.clone();
+        maker.process(&vec![0.0; silence], out) + maker.finish(out)
     }
 
     fn save(&self) -> Vec<u8> {

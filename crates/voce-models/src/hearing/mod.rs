@@ -167,6 +167,10 @@ pub trait Front: Send {
     /// Ends the utterance: appends its last rows, and starts afresh.
     fn finish(&mut self, out: &mut Vec<f32>) -> usize;
 
+    /// Appends the rows that [`Front::finish`] would append after so many samples of silence more. Nothing ends: the front
+    /// end goes on as if nobody had asked.
+    fn rest(&self, silence: usize, out: &mut Vec<f32>) -> usize;
+
     /// Where it stands, for [`Hearing::resume_front`].
     fn save(&self) -> Vec<u8>;
 }
@@ -345,7 +349,8 @@ pub enum Verdict {
         /// Tokens that belong to what follows.
         keep: usize,
     },
-    /// It is over: the ear concludes it ([`Heed::concluded`]) and searches anew from here.
+    /// It is over: the ear concludes it ([`Heed::concluded`]). That is a report: what is heard after it is what would have
+    /// been heard without it, but that a beam is narrowed to its best reading.
     End,
 }
 

@@ -163,6 +163,19 @@ impl SearchState {
         }
     }
 
+    /// Forgets the labels so far, which were all taken, after the end of an utterance: a greedy search goes on with what its
+    /// predictor knows, so that the end changes nothing of what it finds. A beam that was flushed begins anew.
+    pub fn go_on(&mut self, decoder: &Decoder) {
+        let score = match &mut self.kind {
+            Kind::Greedy(Greedy { score, .. }) | Kind::Ctc(CtcGreedy { score, .. }) => score,
+            Kind::Beam(_) | Kind::CtcBeam(_) => return self.reset_utterance(decoder),
+        };
+        *score = 0.0;
+        self.stable.clear();
+        self.taken = 0;
+        self.begin = self.frames;
+    }
+
     /// Begins a new utterance at the frame the stream has come to; its labels so far are forgotten.
     pub fn reset_utterance(&mut self, decoder: &Decoder) {
         let carry = match &self.kind {

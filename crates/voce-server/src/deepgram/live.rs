@@ -16,7 +16,8 @@ use crate::core::limits::MAX_CONTROL_MESSAGE;
 use crate::core::state::AppState;
 use crate::core::ws::{Frame, Gone, Wire};
 use crate::ears::{
-    Claim, Decoded, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Saved, Segment, Step,
+    Claim, Decoded, EndReason, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Report, Saved,
+    Segment, Step,
 };
 use crate::handover::{Baggage, Entry, Leave, Moved};
 
@@ -179,7 +180,7 @@ impl Talk {
                         self.heard = Instant::now();
                         self.hearing().await?.push(&samples);
                     }
-                    Some(Ok(Decoded::Mark)) => self.hearing().await?.end_utterance(),
+                    Some(Ok(Decoded::Mark)) => self.hearing().await?.report(Report::Words),
                     Some(Ok(Decoded::Room | Decoded::End)) => {}
                     Some(Err(error)) => return Err(Some(error)),
                     None => {
@@ -280,7 +281,7 @@ impl Talk {
                 self.own.finalizing = true;
                 match &mut self.way {
                     Some(Way::Opus(opus)) => opus.mark()?,
-                    Some(Way::Raw(_)) | None => self.hearing().await?.end_utterance(),
+                    Some(Way::Raw(_)) | None => self.hearing().await?.report(Report::Words),
                 }
             }
             "CloseStream" if !self.closing => self.close().await?,

@@ -7,7 +7,7 @@ use voce_engine::listener::{AudioSender, Endpointing, Hotword, ListenRequest, Li
 use voce_engine::stage::weight_bytes;
 use voce_engine::{EngineError, StageTime};
 
-use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, SnapshotReply, Stream};
+use super::{AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Report, SnapshotReply, Stream};
 use crate::core::error::ServerError;
 use crate::core::models::{Kept, Open, Replicas, Seat};
 
@@ -91,8 +91,8 @@ impl AudioIn for In {
         self.audio.poll_ready(cx).map_err(|_| HungUp)
     }
 
-    fn end_utterance(&mut self) {
-        self.audio.end_utterance();
+    fn report(&mut self, report: Report) {
+        self.audio.report(report);
     }
 
     fn snapshot(&mut self, reply: SnapshotReply) -> bool {

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use voce_engine::{EngineError, StageTime};
 
-use super::{AudioIn, EventSource, HearRequest, ListenEvent, Stream};
+use super::{AudioIn, EventSource, HearRequest, ListenEvent, Report, Stream};
 use crate::core::admission::Permit;
 use crate::core::aside;
 use crate::core::error::ServerError;
@@ -96,7 +96,7 @@ enum Saving {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    EndUtterance,
+    Report(Report),
     Finish,
 }
 
@@ -209,9 +209,9 @@ impl Hearing {
         self.samples as f64 / f64::from(self.rate)
     }
 
-    /// Ends the utterance after the audio so far.
-    pub(crate) fn end_utterance(&mut self) {
-        self.later(After::EndUtterance);
+    /// Tells what was said in the audio so far; the stream goes on as if nobody had asked.
+    pub(crate) fn report(&mut self, report: Report) {
+        self.later(After::Report(report));
     }
 
     /// Ends the stream after the audio so far.
@@ -231,13 +231,13 @@ impl Hearing {
         }
         for what in self.after.drain(..) {
             match (what, &mut self.audio) {
-                (After::EndUtterance, Some(audio)) => audio.end_utterance(),
+                (After::Report(report), Some(audio)) => audio.report(report),
                 (After::Finish, audio) => {
                     if let Some(audio) = audio.take() {
                         audio.finish();
                     }
                 }
-                (After::EndUtterance, None) => {}
+                (After::Report(_), None) => {}
             }
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use engine::OpenListener;
 pub use null::NullEars;
-pub use voce_engine::listener::{EndReason, ListenEvent, Segment, Word};
+pub use voce_engine::listener::{EndReason, ListenEvent, Report, Segment, Word};
 
 pub(crate) use claim::Claim;
 pub(crate) use decoding::Decoded;
@@ -122,8 +122,9 @@ pub trait AudioIn: Send {
     /// Waits for room.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HungUp>>;
 
-    /// Ends the utterance here; answered by an endpoint that is forced, and then a final, empty or not.
-    fn end_utterance(&mut self);
+    /// Tells what was said up to here, as an endpoint that is forced and then a final, empty or not; the stream goes on as if
+    /// nobody had asked.
+    fn report(&mut self, report: Report);
 
     /// Calls `reply` with the stream's state once all audio so far was heard and told, and drops it where the stream ends
     /// before. False where streams cannot be saved.

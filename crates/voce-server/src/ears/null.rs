@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::{
-    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, SAMPLE_RATE,
-    Segment, Stream,
+    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Report,
+    SAMPLE_RATE, Segment, Stream,
 };
 use crate::core::error::ServerError;
 
@@ -82,7 +82,7 @@ impl AudioIn for In {
         Poll::Ready(Ok(()))
     }
 
-    fn end_utterance(&mut self) {
+    fn report(&mut self, _: Report) {
         self.0.change(|s| s.endpoints.push_back(s.samples as f64 / f64::from(SAMPLE_RATE)));
     }
 

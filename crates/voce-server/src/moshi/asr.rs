@@ -20,8 +20,8 @@ use crate::core::limits;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
 use crate::ears::{
-    Claim, Decoded, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Saved,
-    Step, Transcription,
+    Claim, Decoded, EndReason, HearRequest, Hearing, Inlet, Intake, ListenEvent, OpusInlet, Payload, Report,
+    Saved, Step, Transcription,
 };
 use crate::handover::{self, Baggage, Entry, Leave, Moved};
 
@@ -193,7 +193,7 @@ impl Talk {
                     Some(Ok(Decoded::Samples(samples))) => self.hearing().await?.push(&samples),
                     Some(Ok(Decoded::Mark)) => {
                         self.marks_in_opus -= 1;
-                        self.hearing().await?.end_utterance();
+                        self.mark().await?;
                     }
                     Some(Ok(Decoded::Room | Decoded::End)) => {}
                     Some(Err(error)) => return Err(Some(error.into())),
@@ -201,7 +201,7 @@ impl Talk {
                         self.opus = None;
                         // A decoder that has come to its end does not see what was marked after it.
                         for _ in 0..std::mem::take(&mut self.marks_in_opus) {
-                            self.hearing().await?.end_utterance();
+                            self.mark().await?;
                         }
                     }
                 },
@@ -226,6 +226,15 @@ impl Talk {
     /// The stream, opened with the first that there is to be heard.
     async fn hearing(&mut self) -> Result<&mut Hearing, ServerError> {
         self.claim.open(&request()).await
+    }
+
+    /// Asks for the words so far, of which the next marker tells the end. Models that hear late come to it when they have
+    /// passed it, as moshi-server does; if many wait for that, the newest is told at once.
+    async fn mark(&mut self) -> Result<(), ServerError> {
+        let is_late = self.claim.ear().info().word_ends && self.markers.len() < MAX_MARKERS;
+        let report = if is_late { Report::Passed } else { Report::Words };
+        self.hearing().await?.report(report);
+        Ok(())
     }
 
     async fn send(&mut self, message: &AsrOut<'_>) -> Result<(), Option<ServerError>> {
@@ -280,7 +289,7 @@ impl Talk {
                         opus.mark()?;
                         self.marks_in_opus += 1;
                     }
-                    None => self.hearing().await?.end_utterance(),
+                    None => self.mark().await?,
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::core::limits;
 use crate::core::query::Query;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
-use crate::ears::{Base64Text, Claim, EndReason, Inlet, Intake, ListenEvent, Payload, Saved, Step};
+use crate::ears::{Base64Text, Claim, EndReason, Inlet, Intake, ListenEvent, Payload, Report, Saved, Step};
 use crate::handover::{self, Baggage, Entry, Leave, Moved};
 use dialect::Dialect;
 use event::Event;
@@ -334,7 +334,7 @@ impl Talk {
         }
         if let (Some(hearing), Some(intake)) = (self.claim.hearing(), &mut self.intake) {
             intake.finish(hearing);
-            hearing.end_utterance();
+            hearing.report(Report::All);
         }
         // Words that were heard before belong to what is committed now.
         self.items.number += 1;

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use voce_server::ServerError;
 use voce_server::ears::{
-    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Segment, Stream,
-    Word,
+    AudioIn, EarInfo, EndReason, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Report, Segment,
+    Stream, Word,
 };
 
 /// Samples of half a second.
@@ -129,7 +129,7 @@ impl AudioIn for In {
         if self.0.lock().unwrap().stuck { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
-    fn end_utterance(&mut self) {
+    fn report(&mut self, _: Report) {
         let mut state = self.0.lock().unwrap();
         state.end(EndReason::Forced);
         state.wake();

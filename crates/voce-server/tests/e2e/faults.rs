@@ -8,7 +8,7 @@ use http_body_util::Full;
 use hyper::StatusCode;
 use voce_server::ServerError;
 use voce_server::ears::{
-    AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Stream,
+    AudioIn, EarInfo, EventSource, HearRequest, HungUp, ListenEvent, Recogniser, Report, Stream,
 };
 
 use crate::counter::Counter;
@@ -31,7 +31,7 @@ impl AudioIn for Deaf {
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HungUp>> {
         Poll::Ready(Ok(()))
     }
-    fn end_utterance(&mut self) {}
+    fn report(&mut self, _: Report) {}
     fn finish(self: Box<Self>) {}
 }
 

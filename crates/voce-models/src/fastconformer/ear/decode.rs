@@ -108,7 +108,7 @@ impl FastConformerEar {
             Verdict::End => {
                 self.conclude(exec, &[i], heed);
                 if let Some(search) = self.slots[i].as_mut().and_then(|s| s.search.as_mut()) {
-                    search.reset_utterance(&self.model.decoder);
+                    search.go_on(&self.model.decoder);
                 }
             }
         }

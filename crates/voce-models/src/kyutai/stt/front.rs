@@ -54,6 +54,13 @@ impl Front for Frames {
         self.give(out)
     }
 
+    fn rest(&self, silence: usize, out: &mut Vec<f32>) -> usize {
+        let mut front = self.clone();
+        // What was never begun has no silence before it, either.
+        let samples = if self.begun { silence } else { 0 };
+        front.push(&vec![0.0; samples], out) + front.finish(out)
+    }
+
     fn save(&self) -> Vec<u8> {
         let mut w = Writer::new(MAGIC);
         w.size(usize::from(self.begun));
