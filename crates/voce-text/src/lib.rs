@@ -2,10 +2,12 @@
 //!
 //! Text meets this crate in this order: [`utf8`] decodes bytes, [`markup`] takes Markdown, HTML and emoji out, [`stream`] cuts sentences out of text that is still
 //! arriving, [`pauses`] takes pause tags out, [`normalize`] reads numbers and symbols out, [`prompt`] applies a
-//! model's text rules and cuts chunks, and [`tokenizer`] turns each chunk into ids.
+//! model's text rules and cuts chunks, and [`tokenizer`] turns each chunk into ids. [`letters`] writes words
+//! with the letters that a model has.
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod letters;
 pub mod markup;
 pub mod normalize;
 pub mod pauses;

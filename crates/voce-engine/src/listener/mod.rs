@@ -274,7 +274,11 @@ impl Listener {
         self.submit(request, track, Some(saved), None)
     }
 
-    /// Checks a request.
+    /// Checks a request without taking a slot: what the model cannot do is refused by name.
+    pub fn check(&self, request: &ListenRequest) -> Result<(), EngineError> {
+        self.track(request, None).map(drop)
+    }
+
     fn track(&self, request: &ListenRequest, saved: Option<&[u8]>) -> Result<Track, EngineError> {
         request.check()?;
         Ok(self.hearing.track(&request.track(), saved)?)

@@ -213,6 +213,9 @@ impl ServerError {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }
                 | EngineError::BadRequest { .. }
+                | EngineError::Chunk { .. }
+                | EngineError::Language { .. }
+                | EngineError::Search(_)
                 | EngineError::Speech(_)
                 | EngineError::Dialogue(_)
                 | EngineError::Codec(_)
@@ -281,6 +284,8 @@ impl ServerError {
         let param = match self {
             Self::BadRequest { param, .. } => *param,
             Self::UnknownModel { .. } => Some("model"),
+            Self::Engine(EngineError::Language { .. }) => Some("language"),
+            Self::Engine(EngineError::Chunk { .. }) => Some("chunk_ms"),
             _ => None,
         };
         json!({"message": self.message(), "type": self.kind(), "param": param, "code": self.code()})

@@ -90,6 +90,8 @@ pub(crate) async fn connect(
     let query = Query::parse(text.as_deref().unwrap_or_default());
     let options = Options::parse(&query)?;
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?.clone();
+    // What the model cannot do is told before there is a socket.
+    ear.accept(&options.request).await?;
     let entry = Entry::new(&state, handover::DEEPGRAM, ear, text.as_deref()).await?;
     let (for_run, heads) = (state.clone(), entry.heads());
     let leave = Leave::new(&state, handover::DEEPGRAM, &headers);

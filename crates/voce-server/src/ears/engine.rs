@@ -53,6 +53,18 @@ pub(super) async fn open(
     ))
 }
 
+/// Checks a request at the model, which is opened if it is not there.
+pub(super) async fn check(
+    replicas: &Arc<Replicas<Listener>>,
+    request: &HearRequest,
+) -> Result<(), ServerError> {
+    let begin = |listener: Kept<Listener>| {
+        let checked = listener.check(&listen_request(request, &listener.info().languages));
+        async move { checked }
+    };
+    replicas.start(begin).await.map(drop)
+}
+
 fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest {
     let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
     ListenRequest::default()

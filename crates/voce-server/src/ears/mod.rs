@@ -89,6 +89,13 @@ impl Default for HearRequest {
     }
 }
 
+impl HearRequest {
+    /// Whether it asks for nothing that a model could refuse.
+    fn is_plain(&self) -> bool {
+        self.chunk_ms.is_none() && self.beam == 1 && self.hotwords.is_empty() && self.language.is_none()
+    }
+}
+
 /// What a recogniser is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EarInfo {
@@ -163,6 +170,12 @@ pub type Stream = (Box<dyn AudioIn>, Box<dyn EventSource>);
 pub trait Recogniser: Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> EarInfo;
+
+    /// Refuses what it cannot do, by name.
+    fn check(&self, request: &HearRequest) -> Result<(), ServerError> {
+        let _ = request;
+        Ok(())
+    }
 
     /// Opens a stream.
     fn open(&self, request: &HearRequest) -> Result<Stream, ServerError>;
@@ -321,7 +334,10 @@ impl Ear {
     ) -> Result<Hearing, ServerError> {
         let stream = match &self.source {
             Source::Engine(replicas, known) => engine::open(replicas, known, request, None).await?,
-            Source::Other(recogniser, _) => recogniser.open(request)?,
+            Source::Other(recogniser, _) => {
+                recogniser.check(request)?;
+                recogniser.open(request)?
+            }
         };
         Ok(self.hearing(request, stream, permit))
     }
@@ -364,6 +380,18 @@ impl Ear {
     /// Refuses a caller who would find no slot now.
     pub(crate) fn check(&self) -> Result<(), ServerError> {
         self.gate.check()
+    }
+
+    /// Refuses a request that the model cannot do, by name, before a slot is taken. A model that is not there is opened for
+    /// that, unless the request asks for nothing that a model could refuse.
+    pub(crate) async fn accept(&self, request: &HearRequest) -> Result<(), ServerError> {
+        if request.is_plain() {
+            return Ok(());
+        }
+        match &self.source {
+            Source::Engine(replicas, _) => engine::check(replicas, request).await,
+            Source::Other(recogniser, _) => recogniser.check(request),
+        }
     }
 
     /// Opens a stream in a slot of its own.

@@ -248,6 +248,10 @@ impl Talk {
                     None => self.claim.ear(),
                 };
                 let ear = ear.clone();
+                if let Err(error) = ear.accept(&self.session.request()).await {
+                    self.session = before;
+                    return Err(error.into());
+                }
                 if self.session.hears_otherwise(&before) {
                     // What was said under the old settings is over.
                     self.restart().await;
@@ -294,8 +298,8 @@ impl Talk {
     }
 
     async fn append(&mut self, audio: Base64Text) -> Result<(), Said> {
-        self.items.appended += audio.decoded();
         let hearing = self.claim.open(&self.session.request()).await?;
+        self.items.appended += audio.decoded();
         let intake = match &mut self.intake {
             Some(intake) => intake,
             none => {

@@ -7,6 +7,7 @@ mod abuse_end;
 mod abuse_pages;
 mod abuse_slots;
 mod abuse_voices;
+mod asked;
 mod autobahn;
 mod balance;
 mod chat;

@@ -18,6 +18,12 @@ const EAGERNESS: [(&str, u32); 4] = [("low", 3_000), ("medium", 2_000), ("auto",
 /// Shortest and longest silence that a client may ask for.
 const SILENCES: std::ops::RangeInclusive<u64> = 80..=60_000;
 
+/// The texts of a list, of which each has to be one.
+fn strings<'a>(field: &'static str, list: &'a Value) -> Result<Vec<&'a str>, ServerError> {
+    let texts = list.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+    texts.ok_or_else(|| ServerError::bad(field, format!("{field} is a list of texts")))
+}
+
 /// Settings of one session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Session {
@@ -127,8 +133,8 @@ impl Session {
             if let Some(prompt) = t["prompt"].as_str() {
                 self.prompt = Some(prompt.chars().take(limits::MAX_NAME).collect());
             }
-            if let Some(words) = t["keywords"].as_array() {
-                self.hotwords = hotwords(words.iter().filter_map(Value::as_str))?;
+            if let Some(words) = t.get("keywords").filter(|words| !words.is_null()) {
+                self.hotwords = hotwords(strings("keywords", words)?)?;
             }
         }
         match input.get("turn_detection") {

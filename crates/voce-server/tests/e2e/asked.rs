@@ -1,0 +1,150 @@
+//! What clients ask of a recogniser, at every door: it is done, or refused by name before anything is heard.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use voce_audio::wav::{WavSample, put_s16le, wav_header};
+use voce_server::ServerOptions;
+
+use crate::doorways::{self, speech};
+use crate::server::{Body, Part, Reply, Running};
+use crate::socket::Socket;
+
+/// Waits for what has to come; no test waits for ever.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(Duration::from_secs(120), future).await;
+    done.unwrap_or_else(|_| panic!("{what} did not come"))
+}
+
+/// A server with the small recogniser.
+async fn start() -> Running {
+    soon("the server", doorways::start(ServerOptions::default(), 4)).await
+}
+
+fn pcm(samples: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_s16le(samples, &mut bytes);
+    bytes
+}
+
+fn wav(samples: &[f32]) -> Vec<u8> {
+    let mut bytes = wav_header(16_000, WavSample::S16, Some(samples.len() as u32));
+    put_s16le(samples, &mut bytes);
+    bytes
+}
+
+/// Words of a query as they are written there.
+fn escaped(text: &str) -> String {
+    text.bytes()
+        .map(|b| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'=' | b'&' | b'_' | b'-' | b'.' => {
+                char::from(b).to_string()
+            }
+            b => format!("%{b:02X}"),
+        })
+        .collect()
+}
+
+/// The text that a live connection to Deepgram's door hears.
+async fn live(server: &Running, query: &str, samples: &[f32]) -> String {
+    let path = format!("/v1/listen?encoding=linear16&sample_rate=16000&endpointing=false&{}", escaped(query));
+    let mut socket = soon(query, server.socket(&path)).await;
+    for piece in pcm(samples).chunks(4_096) {
+        socket.binary(piece.to_vec()).await;
+    }
+    socket.json(json!({"type": "CloseStream"})).await;
+    let mut text = String::new();
+    loop {
+        let event = soon(query, socket.next_json()).await;
+        match event["type"].as_str() {
+            Some("Metadata") => return text.trim().to_owned(),
+            Some("Results") => {
+                text.push_str(event["channel"]["alternatives"][0]["transcript"].as_str().unwrap());
+                text.push(' ');
+            }
+            _ => panic!("{event}"),
+        }
+    }
+}
+
+/// What a door answers that refuses to open a socket.
+async fn refused(server: &Running, path: &str) -> (StatusCode, Value) {
+    let (at, query) = path.split_once('?').unwrap_or((path, ""));
+    let upgrade = server
+        .request("GET", &format!("{at}?{}", escaped(query)))
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let request = upgrade.body(Body::default()).unwrap();
+    let answer = soon(path, server.open(request)).await;
+    assert_ne!(answer.status(), StatusCode::SWITCHING_PROTOCOLS, "{path}");
+    let (status, body) =
+        (answer.status(), soon(path, answer.into_body().collect()).await.unwrap().to_bytes());
+    (status, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+fn message(value: &Value) -> &str {
+    value["error"]["message"].as_str().unwrap_or_default()
+}
+
+async fn transcribe(server: &Running, file: &[u8], fields: &[(&str, &str)]) -> Reply {
+    let mut form = vec![("file", Part::File("talk.wav", file))];
+    form.extend(fields.iter().map(|(name, value)| (*name, Part::Text(value))));
+    soon("a transcription", server.form("/v1/audio/transcriptions", &form)).await
+}
+
+async fn update(socket: &mut Socket, transcription: Value) -> Value {
+    let input = json!({"transcription": transcription, "turn_detection": null});
+    let session = json!({"type": "transcription", "audio": {"input": input}});
+    socket.json(json!({"type": "session.update", "session": session, "event_id": "mine"})).await;
+    soon("an answer to the update", socket.next_json()).await
+}
+
+/// Says something and commits it: the text.
+async fn committed(socket: &mut Socket, samples: &[f32]) -> String {
+    for piece in voce_audio::resample(samples, 16_000, 24_000).chunks(24_000) {
+        socket.json(json!({"type": "input_audio_buffer.append", "audio": BASE64.encode(pcm(piece))})).await;
+    }
+    socket.json(json!({"type": "input_audio_buffer.commit"})).await;
+    let completed = socket.until("conversation.item.input_audio_transcription.completed");
+    soon("the text", completed).await["transcript"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keyterms_are_respelled_or_refused_before_anything_is_heard() {
+    let (server, samples) = (start().await, speech(0, 1));
+    let plain = live(&server, "", &samples).await;
+    assert!(!plain.is_empty());
+    // Another spelling of the same words is the same request.
+    let lower = live(&server, "keyterm=brownie beaver&keyterm=cafe", &samples).await;
+    assert_eq!(live(&server, "keyterm=Brownie Beaver&keyterm=Café", &samples).await, lower);
+    let older = live(&server, "keywords=BROWNIE BEAVER:2&keywords=café:1", &samples).await;
+    assert_eq!(older, lower);
+    let (status, said) = refused(&server, "/v1/listen?encoding=linear16&keyterm=rain&keyterm=你").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(message(&said).contains("'你'"), "{said}");
+
+    let file = wav(&samples);
+    let heard = transcribe(&server, &file, &[("keywords[]", "Rosville"), ("keywords[]", "Café")]).await;
+    assert_eq!(heard.status, StatusCode::OK, "{}", heard.text());
+    let bad = transcribe(&server, &file, &[("keywords[]", "你")]).await;
+    assert_eq!((bad.status, bad.error().as_str()), (StatusCode::BAD_REQUEST, "bad_request"));
+    assert!(bad.text().contains("'你'"), "{}", bad.text());
+
+    let mut socket = soon("a session", server.socket("/v1/realtime?intent=transcription")).await;
+    soon("its greeting", socket.until("session.created")).await;
+    let told = update(&mut socket, json!({"keywords": ["Brownie Beaver", "Café"]})).await;
+    assert_eq!(told["type"], "session.updated", "{told}");
+    for keywords in [json!(["rain", "你"]), json!(["rain", 7])] {
+        let told = update(&mut socket, json!({"keywords": keywords})).await;
+        assert_eq!((&told["type"], &told["error"]["event_id"]), (&json!("error"), &json!("mine")), "{told}");
+        assert!(message(&told).contains("你") || message(&told).contains("keywords"), "{told}");
+    }
+    // The session goes on with what it had before.
+    assert!(!committed(&mut socket, &samples).await.is_empty());
+}
