@@ -74,7 +74,7 @@ def config(int8: bool) -> dict:
         sliding_window=c["left"] + 1, subsampling_conv_channels=c["channels"], subsampling_conv_kernel_size=3, subsampling_conv_stride=2,
         subsampling_factor=8)
     out = dict(architectures=["NemotronAsrStreamingForRNNT"], blank_token_id=BLANK, decoder_hidden_size=c["predictor"], dtype="bfloat16",
-               encoder_config=encoder, hidden_act="relu", initializer_range=0.02, is_encoder_decoder=True, max_symbols_per_step=10,
+               encoder_config=encoder, hidden_act="relu", initializer_range=0.02, is_encoder_decoder=True, languages=["en"], max_symbols_per_step=10,
                model_type="nemotron_asr_streaming", num_decoder_layers=1, pad_token_id=0, vocab_size=c["vocabulary"], transformers_version="5.22.2")
     if int8:
         numbers = dict(num_bits=8, type="int", symmetric=True, strategy="channel", dynamic=False, group_size=None, observer="minmax")

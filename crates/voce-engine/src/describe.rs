@@ -189,7 +189,7 @@ pub fn describe_shape(task: Task, name: &str) -> Result<Description, EngineError
 fn of_entry(description: &mut Description) -> Result<(), EngineError> {
     let Some(entry) = description.entry else { return Ok(()) };
     match entry.extra {
-        Extra::Hearing { head, streaming } => {
+        Extra::Hearing { head, streaming, .. } => {
             description.facts.push(("head", head.to_owned()));
             let hears = if streaming { "chunk by chunk" } else { "whole utterances" };
             description.facts.push(("hears", hears.to_owned()));

@@ -248,12 +248,12 @@ pub enum EngineError {
         /// Those it can do; none if it takes whole utterances.
         has: Vec<u32>,
     },
-    /// The model does not take this language.
+    /// The model does not hear this language.
     #[error("{}", language_text(.asked, .has))]
     Language {
         /// As asked for.
         asked: String,
-        /// Those it takes; none where it takes no language at all.
+        /// Those it hears; none where that is not known.
         has: Vec<String>,
     },
     /// Phrases or a language model cannot be used.
@@ -292,9 +292,12 @@ fn chunk_text(asked: u32, has: &[u32]) -> String {
 
 fn language_text(asked: &str, has: &[String]) -> String {
     if has.is_empty() {
-        return format!("language '{asked}': this model takes none, leave it out");
+        return format!(
+            "language '{asked}': this model does not say which languages it hears: leave the language out, or list \
+             them in the model's config.json, as \"languages\": [\"en\"]"
+        );
     }
-    format!("language '{asked}': this model knows {}", has.join(", "))
+    format!("language '{asked}': this model hears {}", has.join(", "))
 }
 
 impl EngineError {

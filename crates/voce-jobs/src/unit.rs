@@ -143,7 +143,7 @@ pub struct HearSettings {
     /// Phrases to prefer, and their weights.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hotwords: Vec<(String, f32)>,
-    /// Language, for models that take one.
+    /// Language, one of those that the model hears.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
     /// Milliseconds of silence that end an utterance.

@@ -29,7 +29,8 @@ fn model(device: &Arc<Device>, precision: Precision) -> FastConformer {
     let config = FastConformerConfig::named("nano-ear").unwrap();
     let loader = Loader::new(random_weights(1, &config)).on(device.clone());
     let (tokenizer, formats) = (tokenizer(config.vocab), Formats::on_device(precision));
-    let parts = FastConformerParts { config, tokenizer, precision, formats, on_device: true };
+    let parts =
+        FastConformerParts { config, tokenizer, precision, formats, on_device: true, languages: Vec::new() };
     FastConformer::load(parts, &loader, &mut Exec::on(device).unwrap()).unwrap()
 }
 

@@ -326,7 +326,8 @@ fn what_it_cannot_do_is_refused_by_name() {
     let words = [Hotword { phrase: "rain".into(), weight: 1.0 }];
     refused(TrackRequest { hotwords: &words, ..plain() }, "hotwords");
     refused(TrackRequest { chunk_ms: Some(160), ..plain() }, "80");
-    refused(TrackRequest { language: Some("en"), ..plain() }, "language");
+    refused(TrackRequest { language: Some("de"), ..plain() }, "en, fr");
+    assert!(stt.track(&TrackRequest { language: Some("FR"), ..plain() }, None).is_ok());
     refused(TrackRequest { temperature: Some(3.0), ..plain() }, "temperature");
     assert_eq!(stt.info().pauses, [0.5, 1.0, 2.0, 3.0]);
     // A stream without audio has no text, and ends all the same.

@@ -64,7 +64,7 @@ pub(crate) fn list(console: Console, args: ListArgs) -> Outcome {
                 "bytes": entry.bytes, "language": entry.languages.join(", "), "languages": entry.languages,
                 "parameters": entry.parameters, "installed": false,
             });
-            if let Extra::Hearing { head, streaming } = entry.extra {
+            if let Extra::Hearing { head, streaming, .. } = entry.extra {
                 value["head_type"] = head.into();
                 value["streaming"] = streaming.into();
             }

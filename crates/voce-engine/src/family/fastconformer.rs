@@ -15,6 +15,7 @@ use voce_nn::{Loader, Precision, Weights};
 use voce_text::Tokenizer;
 use voce_text::tokenizer::MAX_FILE_BYTES;
 
+use super::languages::languages;
 use super::{OpenedHearing, plain_tokenizer};
 use crate::EngineError;
 use crate::device::Place;
@@ -57,6 +58,7 @@ pub(super) fn random(
         tokenizer: plain_tokenizer(config.vocab),
         config,
         paths: Vec::new(),
+        languages: Vec::new(),
     };
     let loader = place.loader(Loader::new(files.weights.clone()));
     files.load(&loader, place, precision)
@@ -69,6 +71,8 @@ struct Files {
     tokenizer: Tokenizer,
     /// The files that the weights are in; none for weights that are made up.
     paths: Vec<PathBuf>,
+    /// Languages that it hears, as its configuration or its name says.
+    languages: Vec<String>,
 }
 
 impl Files {
@@ -77,7 +81,7 @@ impl Files {
         let located = store.find(reference)?;
         let nemo = located.weights.iter().find(|path| path.extension().is_some_and(|end| end == "nemo"));
         let mut files = match nemo {
-            Some(path) => Self::archive(path)?,
+            Some(path) => Self::archive(&located, path)?,
             None => Self::folder(&located)?,
         };
         let path = nemo.unwrap_or(&located.root).clone();
@@ -91,7 +95,7 @@ impl Files {
         Ok(files)
     }
 
-    fn archive(path: &Path) -> Result<Self, EngineError> {
+    fn archive(located: &Located, path: &Path) -> Result<Self, EngineError> {
         let tar = TarFile::open(path)?;
         let yaml = text(path, tar.required("model_config.yaml")?.bytes(MAX_CONFIG_BYTES)?)?;
         let config = FastConformerConfig::from_nemo_yaml(&yaml).map_err(bad_config(path.to_owned()))?;
@@ -108,7 +112,13 @@ impl Files {
         };
         let tokenizer =
             tokenizer.map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
-        Ok(Self { config, weights, tokenizer, paths: vec![path.to_owned()] })
+        Ok(Self {
+            config,
+            weights,
+            tokenizer,
+            paths: vec![path.to_owned()],
+            languages: languages(located, None),
+        })
     }
 
     fn folder(located: &Located) -> Result<Self, EngineError> {
@@ -128,10 +138,11 @@ impl Files {
         }
         let processors: Vec<&str> = processors.iter().map(String::as_str).collect();
         let json = read(&config)?;
+        let languages = languages(located, Some(&json));
         let parsed = FastConformerConfig::from_hf_json(&json, &processors).map_err(bad_config(config))?;
         let weights = canonical(weights(&folder, &located.weights)?);
         let tokenizer = tokenizer(&folder, located.tokenizer.as_deref())?;
-        Ok(Self { config: parsed, weights, tokenizer, paths: located.weights.clone() })
+        Ok(Self { config: parsed, weights, tokenizer, paths: located.weights.clone(), languages })
     }
 
     /// Loads the weights.
@@ -147,6 +158,7 @@ impl Files {
             precision,
             formats: place.formats(precision)?,
             on_device: place.device.is_some(),
+            languages: self.languages,
         };
         let model = FastConformer::load(parts, loader, &mut place.exec(default_threads())?)?;
         Ok(OpenedHearing { hearing: Arc::new(model), packed: None })
@@ -235,6 +247,31 @@ mod tests {
             std::fs::copy(&from, to.path().join(from.file_name().unwrap())).unwrap();
         }
         to
+    }
+
+    #[test]
+    fn languages_are_those_that_a_configuration_lists_or_a_published_name_stands_for() {
+        assert!(open(&fixture("tdt")).unwrap().languages.is_empty());
+        let d = copy("tdt");
+        let named = d.path().join("parakeet-tdt_ctc-0.6b-ja");
+        std::fs::create_dir(&named).unwrap();
+        for entry in std::fs::read_dir(d.path()).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
+            std::fs::rename(&entry, named.join(entry.file_name().unwrap())).unwrap();
+        }
+        assert_eq!(open(&named).unwrap().languages, ["ja"]);
+        // The hub's cache, and an archive.
+        let commit = d.path().join("models--nvidia--parakeet-tdt-0.6b-v2/snapshots/0123");
+        std::fs::create_dir_all(commit.parent().unwrap()).unwrap();
+        std::fs::rename(&named, &commit).unwrap();
+        assert_eq!(open(&commit).unwrap().languages, ["en"]);
+        let archive = d.path().join("parakeet-tdt-0.6b-v3.nemo");
+        std::fs::copy(fixture("nemo/tdt.nemo"), &archive).unwrap();
+        assert!(open(&archive).unwrap().languages.contains(&"uk".to_owned()));
+        // What a configuration says is believed before a name.
+        let config = commit.join("config.json");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replacen('{', r#"{"languages": ["de", "fr"],"#, 1)).unwrap();
+        assert_eq!(open(&commit).unwrap().languages, ["de", "fr"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod fastconformer;
 mod kyutai;
+mod languages;
 mod plain_tokenizer;
 mod pocket;
 mod qwen;

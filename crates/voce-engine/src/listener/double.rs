@@ -79,6 +79,7 @@ impl Double {
             word_ends: false,
             pauses: vec![0.5, 1.0],
             languages: Vec::new(),
+            takes_language: false,
             head: "double",
             vocab: pieces.len(),
             durations: delay > 0,

@@ -30,8 +30,10 @@ pub struct ListenerInfo {
     pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it can tell; empty where it tells none.
     pub pauses: Vec<f32>,
-    /// Languages that it can be told; empty where it takes none.
+    /// Languages that it hears, as far as that is known: each may be asked for, others are refused.
     pub languages: Vec<String>,
+    /// Whether it has to be told which of them; others know one alone, or find it out by themselves.
+    pub takes_language: bool,
     /// What turns frames into tokens, in a word.
     pub head: &'static str,
     /// Tokens.
@@ -74,6 +76,7 @@ impl ListenerInfo {
             word_ends: about.word_ends,
             pauses: about.pauses.clone(),
             languages: about.languages.clone(),
+            takes_language: about.takes_language,
             head: about.head,
             vocab: about.vocab,
             precision: place.precision(options.precision),

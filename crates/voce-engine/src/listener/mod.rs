@@ -58,6 +58,7 @@ pub use request::{Endpointing, Hotword, ListenRequest, MAX_BEAM, MAX_HOTWORDS};
 pub use sender::AudioSender;
 pub use stats::ListenerStats;
 pub use transcript::Transcript;
+pub use voce_models::hearing::language;
 
 use crate::EngineError;
 use crate::device::{Place, has_room};

@@ -26,7 +26,7 @@ pub struct ListenRequest {
     pub lm: Option<Arc<Ngram>>,
     /// Its weight.
     pub lm_weight: f32,
-    /// Language, for models that take one.
+    /// Language, one of [`super::ListenerInfo::languages`] in any spelling.
     pub language: Option<String>,
     /// When utterances end.
     pub endpoint: Endpointing,

@@ -35,6 +35,23 @@ pub struct Located {
     pub cloning: bool,
 }
 
+impl Located {
+    /// The catalogue's entry that the files are of: the one that was named, else the one whose repository is called as the
+    /// archive, or as the folder is.
+    pub(crate) fn published(&self) -> Option<&'static Entry> {
+        let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let archive = self.weights.iter().filter(|path| path.extension().is_some_and(|end| end == "nemo"));
+        let archive = archive.filter_map(|path| name(&path.with_extension("")));
+        // In the hub's cache a commit's files are two folders below the repository's.
+        let folder = match self.root.parent() {
+            Some(parent) if parent.ends_with("snapshots") => parent.parent().and_then(name),
+            _ => name(&self.root),
+        };
+        let mut names = archive.chain(folder);
+        self.entry.or_else(|| names.find_map(|name| catalogue::published(name.rsplit("--").next()?)))
+    }
+}
+
 impl Store {
     /// Reads a reference and finds its files.
     pub fn find(&self, text: &str) -> Result<Located, StoreError> {

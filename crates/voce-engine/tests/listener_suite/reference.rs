@@ -57,6 +57,14 @@ fn languages_choose_the_prompt() {
         let request = chunk((ahead + 1) * 80).with_language(asked);
         let heard = hear(&listener, &request, &clip("a.wav"));
         assert_eq!(heard.tokens(), numbers(&run["greedy"]["tokens"]), "{language}");
+        // However it is spelled.
+        let spelled =
+            request.with_language((language != "auto").then(|| language.replace('-', "_").to_uppercase()));
+        assert_eq!(hear(&listener, &spelled, &clip("a.wav")), heard, "{language}");
+    }
+    for unknown in ["ja", "zz", ""] {
+        let refused = listener.check(&ListenRequest::default().with_language(Some(unknown.into())));
+        assert!(refused.unwrap_err().to_string().contains("de-DE"), "{unknown}");
     }
 }
 

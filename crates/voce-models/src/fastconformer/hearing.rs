@@ -52,6 +52,8 @@ pub struct FastConformerParts {
     pub formats: Formats,
     /// Whether it runs on a device.
     pub on_device: bool,
+    /// Languages that it hears, as far as that is known; of a model with a prompt, those of the prompt count.
+    pub languages: Vec<String>,
 }
 
 /// A checked request.
@@ -73,11 +75,15 @@ impl Wish {
 impl FastConformer {
     /// Loads the weights, under canonical names.
     pub fn load(parts: FastConformerParts, loader: &Loader, exec: &mut Exec) -> Result<Self, WeightError> {
-        let FastConformerParts { config, tokenizer, precision, formats, on_device } = parts;
+        let FastConformerParts { config, tokenizer, precision, formats, on_device, languages } = parts;
         let fingerprint = fingerprint(&config, loader, precision, formats)?;
         let encoder = Encoder::load(loader, &config, formats, exec)?;
         let decoder = Decoder::load(loader, &config, formats)?;
-        let info = info(&config, &encoder, &decoder, &tokenizer, formats, on_device);
+        let mut info = info(&config, &encoder, &decoder, &tokenizer, formats, on_device);
+        match &config.prompt {
+            Some(prompt) => info.languages = prompt.languages.iter().map(|(code, _)| code.clone()).collect(),
+            None => info.languages = languages,
+        }
         let model = Model { config, encoder, decoder, tokenizer, formats, on_device, info, fingerprint };
         Ok(Self(Arc::new(model)))
     }
@@ -119,7 +125,8 @@ fn info(
         delay: 0,
         word_ends: false,
         pauses: Vec::new(),
-        languages: config.prompt.iter().flat_map(|p| p.languages.iter().map(|(c, _)| c.clone())).collect(),
+        languages: Vec::new(),
+        takes_language: config.prompt.is_some(),
         head: decoder.name(),
         vocab: config.vocab,
         durations: matches!(config.head, Head::Tdt { .. }),
@@ -195,19 +202,10 @@ impl Model {
             Some(ms) if chunks.contains(&ms) => (ms / self.info.frame_ms()) as usize - 1,
             Some(ms) => return Err(HearingError::Chunk { asked: ms, has: chunks.clone() }),
         };
+        self.info.check_language(ask.language)?;
         let language = match (ask.language, &self.config.prompt) {
-            (None, None) => 0,
-            (None, Some(p)) => p.default,
-            (Some(name), Some(p)) => {
-                let found = p.languages.iter().find(|(code, _)| code.eq_ignore_ascii_case(name));
-                let known =
-                    || HearingError::Language { asked: name.to_owned(), has: self.info.languages.clone() };
-                found.ok_or_else(known)?.1
-            }
-            // A model that knows one language needs not be told which.
-            (Some(name), None) => {
-                return Err(HearingError::Language { asked: name.to_owned(), has: Vec::new() });
-            }
+            (_, None) => 0,
+            (asked, Some(p)) => asked.and_then(|code| p.slot(code)).unwrap_or(p.default),
         };
         let Some(saved) = saved else { return Ok(StreamShape { look_ahead, language }) };
         let same = |asked: bool, was, is| !asked || was == is;

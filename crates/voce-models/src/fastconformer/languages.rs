@@ -1,6 +1,7 @@
 //! Language codes of the multilingual streaming models, for checkpoints that do not carry their own list.
 
 use super::config::PromptConfig;
+use crate::hearing::language;
 
 /// Slot of the code `auto`, with which the model finds the language itself.
 const AUTO: usize = 101;
@@ -102,19 +103,10 @@ pub(super) fn prompt(slots: usize) -> PromptConfig {
 }
 
 impl PromptConfig {
-    /// The slot of a language code: as written, then without regard to case, then by the part before the dash.
-    pub fn slot(&self, language: &str) -> Option<usize> {
-        let find = |wanted: &dyn Fn(&str) -> bool| {
-            self.languages.iter().find(|(code, _)| wanted(code)).map(|(_, slot)| *slot)
-        };
-        let wanted = language.replace('_', "-");
-        find(&|code| code == wanted).or_else(|| find(&|code| code.eq_ignore_ascii_case(&wanted))).or_else(
-            || {
-                let bare =
-                    |code: &str| code.split('-').next().is_some_and(|c| c.eq_ignore_ascii_case(&wanted));
-                if wanted.contains('-') { None } else { find(&bare) }
-            },
-        )
+    /// The slot of a language code, in any [spelling](language::position).
+    pub fn slot(&self, asked: &str) -> Option<usize> {
+        let at = language::position(self.languages.iter().map(|(code, _)| code.as_str()), asked)?;
+        Some(self.languages[at].1)
     }
 }
 
@@ -126,8 +118,18 @@ mod tests {
     fn codes_are_found_in_every_spelling() {
         let p = prompt(128);
         assert_eq!(p.default, 101);
-        for (code, slot) in [("en-US", 0), ("en", 0), ("EN_gb", 1), ("th", 32), ("auto", 101), ("nb-NO", 103)]
-        {
+        for (code, slot) in [
+            ("en-US", 0),
+            ("en", 0),
+            ("EN_gb", 1),
+            ("th", 32),
+            ("auto", 101),
+            ("nb-NO", 103),
+            ("ja", 10),
+            ("zh_tw", 5),
+            ("pt", 13),
+            ("en-AU", 0),
+        ] {
             assert_eq!(p.slot(code), Some(slot), "{code}");
         }
         assert_eq!(p.slot("xx"), None);

@@ -4,6 +4,7 @@
 //! thread; an [`Ear`] holds what a lane's slots know between two steps and turns rows into tokens. The engine owns the
 //! threads, the slots and the queues, and the words and the rules by which utterances end, which an ear sees as [`Heed`].
 
+pub mod language;
 mod request;
 
 use std::any::Any;
@@ -77,8 +78,10 @@ pub struct HearingInfo {
     pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it reports with every frame; empty where it reports none.
     pub pauses: Vec<f32>,
-    /// Languages that it can be told; empty where it takes none.
+    /// Languages that it hears, as far as that is known: each may be [asked for](language::position), others are refused.
     pub languages: Vec<String>,
+    /// Whether it has to be told which of them; others know one alone, or find it out by themselves.
+    pub takes_language: bool,
     /// What turns frames into tokens, in a word.
     pub head: &'static str,
     /// Tokens.
@@ -99,6 +102,14 @@ impl HearingInfo {
     /// Whether it takes whole utterances only.
     pub fn offline(&self) -> bool {
         self.chunks_ms.is_empty()
+    }
+
+    /// Refuses a language that is none of the model's, by name.
+    pub fn check_language(&self, asked: Option<&str>) -> Result<(), HearingError> {
+        match asked.filter(|code| language::known(&self.languages, code).is_none()) {
+            Some(code) => Err(HearingError::Language { asked: code.to_owned(), has: self.languages.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Seconds of a frame.

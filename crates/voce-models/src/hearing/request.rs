@@ -27,7 +27,7 @@ pub struct Hotword {
 pub struct TrackRequest<'a> {
     /// Milliseconds of audio per chunk; the model's own where absent.
     pub chunk_ms: Option<u32>,
-    /// Language, for models that take one.
+    /// Language, one of those that the model [hears](super::HearingInfo::languages).
     pub language: Option<&'a str>,
     /// Hypotheses kept; 1 takes the best token at each step.
     pub beam: usize,
@@ -103,12 +103,12 @@ pub enum HearingError {
         /// Those it can do; none if it takes whole utterances.
         has: Vec<u32>,
     },
-    /// The model does not take this language.
+    /// The model does not hear this language.
     #[error("language '{asked}': this model knows {}", .has.join(", "))]
     Language {
         /// As asked for.
         asked: String,
-        /// Those it takes; none where it takes no language at all.
+        /// Those it hears; none where that is not known.
         has: Vec<String>,
     },
     /// Phrases or a language model cannot be used.

@@ -58,6 +58,7 @@ impl Case {
             temperature: None,
             precision: Precision::F32,
             formats: backend::formats(Precision::F32),
+            languages: vec!["en".into(), "fr".into()],
         };
         Stt::load(parts, &open("model.safetensors"), &open("mimi-small@1.safetensors"), exec).unwrap()
     }

@@ -106,7 +106,7 @@ class Listener:
 
     @property
     def languages(self) -> list[str]:
-        """Languages that it can be told; empty where it takes none."""
+        """Languages that it hears, as far as that is known: each may be asked for, in any spelling."""
         return self._native.languages
 
     @property

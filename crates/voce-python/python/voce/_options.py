@@ -32,7 +32,7 @@ class SpeakOptions(TypedDict, total=False):
 class SearchOptions(TypedDict, total=False):
     """How audio is heard."""
 
-    #: The language, for models that take one.
+    #: The language, one of those that the model hears, in any spelling.
     language: str | None
     #: Milliseconds of audio per step, one of `Listener.chunks_ms`.
     chunk_ms: int | None

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 use voce_audio::{RawEncoding, RawFormat};
+use voce_engine::EngineError;
 
 use crate::core::body;
 use crate::core::error::ServerError;
@@ -17,7 +18,7 @@ use crate::core::limits;
 use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::core::ws::{self, Upgrade};
-use crate::ears::{HearRequest, Transcription};
+use crate::ears::{Ear, HearRequest, Transcription};
 use crate::handover::{self, Entry, Leave};
 use crate::openai::transcriptions::hotwords;
 
@@ -64,7 +65,7 @@ impl Options {
         // Older keywords may carry a boost after a colon.
         let older = query.all("keywords").map(|k| k.split(':').next().unwrap_or(k));
         let request = HearRequest {
-            language: query.get("language").map(short).filter(|l| l != "multi"),
+            language: language(query),
             hotwords: hotwords(words.chain(older))?,
             silence_ms,
             partials: interim,
@@ -80,6 +81,26 @@ impl Options {
     }
 }
 
+/// The language with which a model finds out itself what is spoken.
+const AUTO: &str = "auto";
+
+/// The language.
+fn language(query: &Query) -> Option<String> {
+    let asked = query.get("language").filter(|l| !l.is_empty())?;
+    Some(if asked == "multi" { AUTO.into() } else { short(asked) })
+}
+
+/// Refuses by name what the recogniser cannot do.
+async fn accept(ear: &Ear, request: &HearRequest) -> Result<(), ServerError> {
+    ear.accept(request).await.map_err(|error| match error {
+        ServerError::Engine(EngineError::Language { asked, .. }) if asked == AUTO => ServerError::bad(
+            "language",
+            "language=multi: this model does not find out which language is spoken: leave it out, or name a language",
+        ),
+        other => other,
+    })
+}
+
 /// A live connection. Names of Deepgram's models stand for the default recogniser.
 pub(crate) async fn connect(
     State(state): State<AppState>,
@@ -91,7 +112,7 @@ pub(crate) async fn connect(
     let options = Options::parse(&query)?;
     let ear = state.ear(query.get("model")).or_else(|_| state.ear(None))?.clone();
     // What the model cannot do is told before there is a socket.
-    ear.accept(&options.request).await?;
+    accept(&ear, &options.request).await?;
     let entry = Entry::new(&state, handover::DEEPGRAM, ear, text.as_deref()).await?;
     let (for_run, heads) = (state.clone(), entry.heads());
     let leave = Leave::new(&state, handover::DEEPGRAM, &headers);
@@ -116,6 +137,7 @@ pub(crate) async fn file(
     if is_json {
         return Err(ServerError::malformed("audio by URL is not fetched: send the file itself as the body"));
     }
+    accept(ear, &request).await?;
     let bytes = body::collect(&headers, body, state.options.limits.body, &state.budget).await?;
     let heard = Transcription::start(ear, &request, bytes, None, raw).await?.whole().await?;
     let words: Vec<_> = heard.segments.iter().flat_map(|s| s.words.clone()).collect();

@@ -23,6 +23,7 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
     EarInfo {
         frame_ms: info.frame_ms,
         languages: info.languages.clone(),
+        takes_language: info.takes_language,
         streaming: !info.offline,
         bytes: weight_bytes(&info.stages),
         word_ends: info.word_ends,
@@ -39,7 +40,7 @@ pub(super) async fn open(
     let begin = |listener: Kept<Listener>| {
         known.get_or_init(|| info(&listener));
         let rate = listener.info().sample_rate as u32;
-        let asked = listen_request(request, &listener.info().languages);
+        let asked = listen_request(request);
         let started = match snapshot {
             Some(snapshot) => listener.resume(snapshot, &asked),
             None => listener.listen(&asked),
@@ -56,23 +57,23 @@ pub(super) async fn open(
 /// Checks a request at the model, which is opened if it is not there.
 pub(super) async fn check(
     replicas: &Arc<Replicas<Listener>>,
-    request: &HearRequest,
+    request: &ListenRequest,
 ) -> Result<(), ServerError> {
     let begin = |listener: Kept<Listener>| {
-        let checked = listener.check(&listen_request(request, &listener.info().languages));
+        let checked = listener.check(request);
         async move { checked }
     };
     replicas.start(begin).await.map(drop)
 }
 
-fn listen_request(request: &HearRequest, languages: &[String]) -> ListenRequest {
+/// A request in the engine's words.
+pub(super) fn listen_request(request: &HearRequest) -> ListenRequest {
     let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
     ListenRequest::default()
         .with_chunk_ms(request.chunk_ms)
         .with_beam(request.beam)
         .with_hotwords(request.hotwords.iter().map(hotword).collect())
-        // Clients name languages that models without a choice of them do not know.
-        .with_language(request.language.clone().filter(|l| languages.contains(l)))
+        .with_language(request.language.clone())
         .with_endpoint(
             Endpointing::default()
                 .with_silence_ms(request.silence_ms)

@@ -33,7 +33,8 @@ pub(crate) const HOTWORD_WEIGHT: f32 = 1.0;
 use serde::{Deserialize, Serialize};
 use voce_engine::EngineError;
 use voce_engine::StageTime;
-use voce_engine::listener::Listener;
+use voce_engine::listener::{Listener, language};
+use voce_jobs::HearSettings;
 
 use crate::core::admission::{Gate, Permit, Room};
 use crate::core::budget::{Budget, Share};
@@ -101,14 +102,27 @@ impl HearRequest {
 pub struct EarInfo {
     /// Audio per model frame.
     pub frame_ms: u32,
-    /// Languages, where known.
+    /// Languages that it hears, where known.
     pub languages: Vec<String>,
+    /// Whether it has to be told which of them.
+    pub takes_language: bool,
     /// Whether it hears while audio arrives.
     pub streaming: bool,
     /// Bytes of its weights.
     pub bytes: usize,
     /// Whether it tells where words end apart from the words, to those who ask.
     pub word_ends: bool,
+}
+
+impl EarInfo {
+    /// The language that was heard, as far as somebody knows it: the only one that the model has, else the one that it was told.
+    pub(crate) fn language_heard(&self, asked: Option<&str>) -> Option<&str> {
+        match &self.languages[..] {
+            [only] => Some(only),
+            several if self.takes_language => language::known(several, asked?).filter(|code| *code != "auto"),
+            _ => None,
+        }
+    }
 }
 
 /// Nobody listens any more.
@@ -171,10 +185,15 @@ pub trait Recogniser: Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> EarInfo;
 
-    /// Refuses what it cannot do, by name.
+    /// Refuses what it cannot do, by name: a language that is none of its own.
     fn check(&self, request: &HearRequest) -> Result<(), ServerError> {
-        let _ = request;
-        Ok(())
+        let has = self.info().languages;
+        match &request.language {
+            Some(asked) if !has.is_empty() && language::known(&has, asked).is_none() => {
+                Err(EngineError::Language { asked: asked.clone(), has }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Opens a stream.
@@ -389,8 +408,19 @@ impl Ear {
             return Ok(());
         }
         match &self.source {
-            Source::Engine(replicas, _) => engine::check(replicas, request).await,
+            Source::Engine(replicas, _) => engine::check(replicas, &engine::listen_request(request)).await,
             Source::Other(recogniser, _) => recogniser.check(request),
+        }
+    }
+
+    /// The same of a job.
+    pub(crate) async fn accept_job(&self, settings: &HearSettings) -> Result<(), ServerError> {
+        let plain = HearSettings { format: settings.format, ..HearSettings::default() };
+        match &self.source {
+            Source::Engine(replicas, _) if *settings != plain => {
+                engine::check(replicas, &settings.request()).await
+            }
+            _ => Ok(()),
         }
     }
 

@@ -60,9 +60,14 @@ pub(crate) async fn submit(
         return Err(ServerError::bad("file", "the file is empty: send a recording"));
     }
     let extension = name.rsplit_once('.').map(|(_, e)| e.to_owned());
+    let (settings, model) = (settings(&form)?, model(&state, jobs, form.text("model")?)?);
+    // Workers on a queue may have models that are not here.
+    if let Ok(ear) = state.ear(Some(&model)) {
+        ear.accept_job(&settings).await?;
+    }
     let order = Order {
-        settings: settings(&form)?,
-        model: model(&state, jobs, form.text("model")?)?,
+        settings,
+        model,
         extension: extension.filter(|e| e.len() <= 5 && e.bytes().all(|b| b.is_ascii_alphanumeric())),
         name: if name.is_empty() { id.clone() } else { plain(&name) },
         id,

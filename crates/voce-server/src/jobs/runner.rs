@@ -141,9 +141,7 @@ async fn work(
         let audio = Source::file(&path)
             .and_then(|source| Decoder::open(source, record.extension.as_deref(), &limits))
             .map_err(wrap)?;
-        let mut settings = record.settings.clone();
-        // Clients name languages that models without a choice of them do not know.
-        settings.language = settings.language.filter(|l| listener.info().languages.contains(l));
+        let settings = &record.settings;
         let heard = hear(&listener, &unit, &settings.request(), MonoStream::new(audio, rate), &watch);
         if watch.was_resumed() {
             metrics.job_events.get_or_create(&OutcomeLabel { outcome: "resumed" }).inc();

@@ -65,7 +65,8 @@ pub(crate) async fn transcribe(
         }
     }
     let is_streamed = form.is_on("stream")?;
-    let language = form.text("language")?.map(str::to_owned);
+    let listed = one_language(&form.texts("languages")?)?;
+    let language = form.text("language")?.or(listed).map(short);
     let request =
         HearRequest { hotwords: hotwords(form.texts("keywords")?)?, language, ..HearRequest::default() };
     let ear = state.ear(form.text("model")?)?;
@@ -76,7 +77,8 @@ pub(crate) async fn transcribe(
         return Ok(stream(heard));
     }
     let heard = heard.whole().await?;
-    Ok(answer(&heard, shape, granularities, language_heard(&ear.info().languages, request.language)))
+    let info = ear.info();
+    Ok(answer(&heard, shape, granularities, info.language_heard(request.language.as_deref())))
 }
 
 /// Hot words with their weight; too many or too long ones are refused before the rest is looked at.
@@ -106,12 +108,15 @@ pub(crate) fn hotwords<'a>(
     Ok(kept)
 }
 
-/// The language that was heard, as far as somebody knows it: the one that was asked for where the model takes it, else the
-/// only one that it has.
-fn language_heard(has: &[String], asked: Option<String>) -> Option<String> {
-    match has {
-        [only] => Some(only.clone()),
-        several => asked.filter(|l| several.contains(l)),
+/// The language of a list of them, as newer clients send: one at most, since nothing chooses among several that are named.
+pub(crate) fn one_language<'a>(list: &[&'a str]) -> Result<Option<&'a str>, ServerError> {
+    match list {
+        [] => Ok(None),
+        [only] => Ok(Some(only)),
+        _ => Err(ServerError::bad(
+            "languages",
+            "several languages: name one, or none and the model finds it out",
+        )),
     }
 }
 
@@ -119,12 +124,7 @@ fn usage(seconds: f64) -> Value {
     json!({"type": "duration", "seconds": seconds.ceil() as u64})
 }
 
-fn answer(
-    heard: &Transcript,
-    shape: Shape,
-    granularities: (bool, bool),
-    language: Option<String>,
-) -> Response {
+fn answer(heard: &Transcript, shape: Shape, granularities: (bool, bool), language: Option<&str>) -> Response {
     let words = || heard.segments.iter().flat_map(|s| &s.words).cloned().collect::<Vec<Word>>();
     let plain = |kind: &'static str, text: String| {
         ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()

@@ -8,6 +8,7 @@ use tokio::io::WriteHalf;
 use tokio::sync::mpsc;
 use voce_audio::wav::put_s16le;
 use voce_audio::{RawEncoding, RawFormat};
+use voce_engine::EngineError;
 use voce_engine::speaker::TextSender;
 
 use super::event::{self, Event};
@@ -20,6 +21,8 @@ use crate::mouth::{Ask, Utterance};
 
 /// Silence after which a connection is closed; Home Assistant opens one for each request.
 const IDLE: Duration = Duration::from_secs(60);
+/// The language that is listed for models that do not say which theirs are: Home Assistant takes none without one.
+const UNKNOWN: &str = "en";
 /// Pieces of text that wait to be spoken.
 const PIECES: usize = 64;
 
@@ -28,6 +31,8 @@ pub(super) struct Talk {
     events: mpsc::Receiver<io::Result<Event>>,
     state: AppState,
     language: Option<String>,
+    /// What the utterance under way is heard in, where that is known.
+    language_heard: Option<String>,
     model: Option<String>,
     listening: Option<Listening>,
     /// Texts of the utterance so far.
@@ -86,7 +91,16 @@ impl Talk {
         events: mpsc::Receiver<io::Result<Event>>,
         state: AppState,
     ) -> Self {
-        Self { write, events, state, language: None, model: None, listening: None, texts: Vec::new() }
+        Self {
+            write,
+            events,
+            state,
+            language: None,
+            language_heard: None,
+            model: None,
+            listening: None,
+            texts: Vec::new(),
+        }
     }
 
     /// Runs to the end of the connection.
@@ -163,7 +177,7 @@ impl Talk {
             }
             "ping" => self.send("pong", json!({"text": text("text")})).await?,
             "transcribe" => {
-                self.language = text("language");
+                self.language = text("language").filter(|language| !language.is_empty());
                 self.model = text("name");
             }
             "audio-start" => {
@@ -171,9 +185,20 @@ impl Talk {
                 // Names of other systems' models stand for the default.
                 let ear = self.state.ear(self.model.as_deref()).or_else(|_| self.state.ear(None))?.clone();
                 Inlet::check(format.sample_rate, format.channels)?;
+                match ear.accept(&self.request()).await {
+                    // Clients name one of the languages that were listed; this model says nothing of its own.
+                    Err(ServerError::Engine(EngineError::Language { asked, has }))
+                        if has.is_empty() && asked == UNKNOWN =>
+                    {
+                        self.language = None;
+                    }
+                    accepted => accepted?,
+                }
+                let language = ear.info().language_heard(self.language.as_deref()).map(str::to_owned);
+                self.language_heard = language;
                 self.listening = Some(Listening { claim: Claim::new(ear)?, format, intake: None });
                 self.texts.clear();
-                self.send("transcript-start", json!({"language": self.language})).await?;
+                self.send("transcript-start", json!({"language": self.language_heard})).await?;
             }
             "audio-chunk" => {
                 let request = self.request();
@@ -218,7 +243,7 @@ impl Talk {
             Step::Ended => {
                 self.listening = None;
                 let text = std::mem::take(&mut self.texts).join(" ");
-                self.send("transcript", json!({"text": text, "language": self.language})).await?;
+                self.send("transcript", json!({"text": text, "language": self.language_heard})).await?;
                 self.send("transcript-stop", Value::Null).await?;
             }
         }
@@ -341,7 +366,7 @@ async fn info(state: &AppState) -> Value {
             "version": env!("CARGO_PKG_VERSION"), "languages": languages,
         })
     };
-    let english = vec!["en".to_owned()];
+    let english = vec![UNKNOWN.to_owned()];
     let models: Vec<Value> = state
         .ears
         .iter()

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 use voce_server::ServerOptions;
 use voce_server::ears::NullEars;
 
@@ -70,8 +70,13 @@ async fn a_language_that_nobody_knows_is_not_told() {
     // A model of one language hears that one.
     let setup = Setup { speak: false, hear: Some(Arc::new(Counter::default())), ..Default::default() };
     let server = setup.start().await;
-    for language in ["", "fr", "en"] {
+    for language in ["", "EN", "en-US"] {
         let reply = server.form("/v1/audio/transcriptions", &fields(language)).await;
         assert_eq!(reply.json()["language"], "en", "{language}");
     }
+    let reply = server.form("/v1/audio/transcriptions", &fields("fr")).await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["param"]),
+        (StatusCode::BAD_REQUEST, &json!("language"))
+    );
 }

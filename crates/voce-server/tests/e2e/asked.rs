@@ -1,5 +1,6 @@
 //! What clients ask of a recogniser, at every door: it is done, or refused by name before anything is heard.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -8,10 +9,11 @@ use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use voce_audio::wav::{WavSample, put_s16le, wav_header};
-use voce_server::ServerOptions;
+use voce_engine::listener::{Listener, ListenerOptions};
+use voce_server::{JobsOptions, JobsPlace, ServerOptions};
 
 use crate::doorways::{self, speech};
-use crate::server::{Body, Part, Reply, Running};
+use crate::server::{Body, Part, Reply, Running, Setup};
 use crate::socket::Socket;
 
 /// Waits for what has to come; no test waits for ever.
@@ -147,4 +149,92 @@ async fn keyterms_are_respelled_or_refused_before_anything_is_heard() {
     }
     // The session goes on with what it had before.
     assert!(!committed(&mut socket, &samples).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn languages_are_found_in_any_spelling_and_unknown_ones_are_refused_at_every_door() {
+    let dir = tempfile::tempdir().unwrap();
+    let jobs = JobsOptions::new(JobsPlace::Folder(dir.path().to_owned()));
+    let wyoming = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let options = ServerOptions { jobs: Some(jobs), wyoming, ..Default::default() };
+    let (server, samples) = (soon("the server", doorways::start(options, 4)).await, speech(0, 1));
+    let file = wav(&samples);
+    let models = soon("the models", server.get("/v1/models")).await.json();
+    assert_eq!(models["data"][0]["languages"], json!(["en"]), "{models}");
+
+    let plain = live(&server, "", &samples).await;
+    for language in ["en", "EN", "en-US", "en_gb"] {
+        assert_eq!(live(&server, &format!("language={language}"), &samples).await, plain, "{language}");
+        let fields = [("response_format", "verbose_json"), ("language", language)];
+        assert_eq!(transcribe(&server, &file, &fields).await.json()["language"], "en", "{language}");
+    }
+    for language in ["de", "zz", "ja-JP"] {
+        let (status, said) =
+            refused(&server, &format!("/v1/listen?encoding=linear16&language={language}")).await;
+        assert_eq!(
+            (status, &said["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!("language")),
+            "{said}"
+        );
+        assert!(message(&said).contains(&format!("'{language}'")) && message(&said).contains("en"), "{said}");
+        for field in ["language", "languages[]"] {
+            let bad = transcribe(&server, &file, &[(field, language)]).await;
+            assert_eq!(bad.status, StatusCode::BAD_REQUEST, "{}", bad.text());
+        }
+        let form = [("file", Part::File("talk.wav", &file[..])), ("language", Part::Text(language))];
+        let job = soon("an answer to the job", server.form("/v1/audio/jobs", &form)).await;
+        assert_eq!(job.status, StatusCode::BAD_REQUEST, "{}", job.text());
+    }
+    let (status, _) = refused(&server, "/v1/listen?encoding=linear16&language=multi").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+
+    let mut socket = soon("a session", server.socket("/v1/realtime?intent=transcription")).await;
+    soon("its greeting", socket.until("session.created")).await;
+    let language = |told: &Value| told["session"]["audio"]["input"]["transcription"]["language"].clone();
+    assert_eq!(language(&update(&mut socket, json!({"language": "en-US"})).await), "en-US");
+    for wrong in [json!({"language": "de"}), json!({"languages": ["de"]}), json!({"languages": ["en", "de"]})]
+    {
+        let told = update(&mut socket, wrong).await;
+        assert_eq!(told["type"], "error", "{told}");
+    }
+    assert_eq!(language(&update(&mut socket, json!({"languages": ["en"]})).await), "en");
+    assert!(!committed(&mut socket, &samples).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wyoming_tells_of_the_language_that_was_heard() {
+    let wyoming = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let heard_in = async |server: &Running, language: &str| {
+        let mut client = crate::wyoming::connect(server).await;
+        let format = json!({"rate": 16_000, "width": 2, "channels": 1});
+        client.send("transcribe", json!({"language": language}), &[]).await;
+        client.send("audio-start", format.clone(), &[]).await;
+        let (kind, data, _) = soon("an answer", client.next()).await.unwrap();
+        if kind == "error" {
+            return Err(data["text"].as_str().unwrap().to_owned());
+        }
+        client.send("audio-stop", json!({}), &[]).await;
+        loop {
+            let (kind, data, _) = soon("a transcript", client.next()).await.unwrap();
+            if kind == "transcript" {
+                return Ok(data["language"].clone());
+            }
+        }
+    };
+    let server = soon("a server", doorways::start(ServerOptions { wyoming, ..Default::default() }, 2)).await;
+    assert_eq!(heard_in(&server, "en-US").await, Ok(json!("en")));
+    assert!(heard_in(&server, "de").await.unwrap_err().contains("'de'"));
+    // A model that does not say what it hears is listed with a language that may be left out or sent, and is not told.
+    let options = ListenerOptions::default().with_threads(1).with_slots(3);
+    let open = move || Listener::random("nano-ear", 3, &options);
+    let setup = Setup {
+        options: ServerOptions { wyoming, ..Default::default() },
+        speak: false,
+        listen: vec![Box::new(open)],
+        hear_slots: 1,
+        ..Default::default()
+    };
+    let server = soon("a server", setup.start()).await;
+    assert_eq!(heard_in(&server, "en").await, Ok(Value::Null));
+    assert!(heard_in(&server, "de").await.unwrap_err().contains("config.json"));
 }

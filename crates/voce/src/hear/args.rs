@@ -103,7 +103,7 @@ pub(crate) struct HearArgs {
     pub(crate) search: SearchArgs,
     #[command(flatten)]
     pub(crate) shown: ShownArgs,
-    /// Language, for models that take one
+    /// Language, in any spelling: one of those that the model hears
     #[arg(short, long, env = "VOCE_HEAR_LANGUAGE")]
     pub(crate) language: Option<String>,
     /// Milliseconds of silence that end an utterance (800 with --stream and --mic, else none)

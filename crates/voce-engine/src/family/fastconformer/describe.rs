@@ -21,26 +21,29 @@ pub(in crate::family) fn of_files(
     store: &Store,
     reference: &str,
 ) -> Result<(), EngineError> {
-    fill(description, &Files::find(store, reference)?.config);
+    let files = Files::find(store, reference)?;
+    fill(description, &files.config, files.languages);
     Ok(())
 }
 
 /// Of random weights.
 pub(in crate::family) fn of_shape(description: &mut Description, name: &str) -> Result<(), EngineError> {
     let config = FastConformerConfig::named(name).ok_or_else(|| crate::unknown_shape(Task::Hearing, name))?;
-    fill(description, &config);
+    fill(description, &config, Vec::new());
     Ok(())
 }
 
-fn fill(description: &mut Description, config: &FastConformerConfig) {
+fn fill(description: &mut Description, config: &FastConformerConfig, known: Vec<String>) {
     let e = &config.encoder;
     let frame_ms = e.subsampling_factor * ROW_MS;
     let chunks: Vec<usize> = match &e.attention {
         Attention::Full => Vec::new(),
         Attention::Chunked { look_aheads, .. } => look_aheads.iter().map(|n| (n + 1) * frame_ms).collect(),
     };
-    let languages: Vec<String> =
-        config.prompt.iter().flat_map(|p| p.languages.iter().map(|(code, _)| code.clone())).collect();
+    let languages: Vec<String> = match &config.prompt {
+        Some(prompt) => prompt.languages.iter().map(|(code, _)| code.clone()).collect(),
+        None => known,
+    };
     let head = head_name(config);
     let frame_rate = 1e3 / frame_ms as f64;
     // A step of one stream has a chunk's frames; whole utterances read the weights less often than any figure says.

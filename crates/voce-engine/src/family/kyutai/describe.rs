@@ -1,5 +1,6 @@
 //! What a model of Kyutai's is: parts by the names of its tensors, or by its published shape.
 
+use serde_json::Value;
 use voce_models::kyutai::{KyutaiConfig, dialogue_shape, speech_shape, stt};
 use voce_nn::weights::SafetensorsFile;
 use voce_runtime::AttentionKind;
@@ -58,6 +59,10 @@ pub(in crate::family) fn of_files(
         description.parts.push(part("decoder", decoder, Role::Conv, Some(mimi.frame_rate)));
     }
     fill(description, &files.config, mimi.frame_rate);
+    if !files.languages.is_empty() {
+        description.facts.push(("languages", files.languages.join(", ")));
+        description.value("languages", Value::from(files.languages));
+    }
     let rate = mimi.sample_rate;
     description.facts.push(("audio", format!("{rate} Hz, {} frames a second", mimi.frame_rate)));
     description.value("sample_rate", rate);

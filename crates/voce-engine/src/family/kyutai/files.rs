@@ -14,6 +14,7 @@ use voce_text::Tokenizer;
 
 use crate::EngineError;
 use crate::device::Place;
+use crate::family::languages::languages;
 use crate::packed;
 use crate::store::Store;
 
@@ -35,6 +36,8 @@ pub(in crate::family) struct Files {
     pub mimi: MimiFile,
     /// The tokeniser of the text.
     pub tokenizer: PathBuf,
+    /// Languages that it hears, as its configuration or its name says.
+    pub languages: Vec<String>,
 }
 
 /// Weights of a language model and of its codec, and the matrices of them that are kept packed.
@@ -63,12 +66,13 @@ impl Files {
         let path = located.config.clone().unwrap_or_else(|| located.root.join("config.json"));
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
         // The first repositories of Moshi have no configuration: theirs is the published package's own.
-        let (config, json) = match path.is_file() {
-            false if folder.join(LM).is_file() => (KyutaiConfig::default(), Value::Null),
+        let (config, json, languages) = match path.is_file() {
+            false if folder.join(LM).is_file() => (KyutaiConfig::default(), Value::Null, Vec::new()),
             _ => {
                 let text = read(&path)?;
                 let config = KyutaiConfig::from_json(&text).map_err(|e| bad_config(&path, e))?;
-                (config, serde_json::from_str(&text).map_err(|e| bad_config(&path, e))?)
+                let json = serde_json::from_str(&text).map_err(|e| bad_config(&path, e))?;
+                (config, json, languages(&located, Some(&text)))
             }
         };
         let named = |key: &str| json.get(key).and_then(Value::as_str);
@@ -96,7 +100,7 @@ impl Files {
             None => Some(folder.join(MIMI_CONFIG)).filter(|path| path.is_file()),
         };
         let mimi = MimiFile { path: there(mimi)?, config: beside };
-        Ok(Self { lm: there(lm)?, mimi, tokenizer: there(tokenizer)?, folder, config })
+        Ok(Self { lm: there(lm)?, mimi, tokenizer: there(tokenizer)?, folder, config, languages })
     }
 
     /// Where the weights of the language model and of its codec, of which it needs this many codebooks, are loaded from.

@@ -34,6 +34,7 @@ pub(in crate::family) fn open(
         temperature: None,
         precision,
         formats,
+        languages: files.languages,
     };
     let model = Stt::load(parts, &from.lm, &from.codec, &mut place.exec(default_threads())?)?;
     Ok(OpenedHearing { hearing: Arc::new(model), packed: from.packed })
@@ -57,6 +58,7 @@ pub(in crate::family) fn random(
         temperature: None,
         precision,
         formats: place.formats(precision)?,
+        languages: Vec::new(),
     };
     let (lm, codec) = (loader(stt::random_weights(seed)), loader(mimi::random_weights(seed)));
     let model = Stt::load(parts, &lm, &codec, &mut place.exec(default_threads())?)?;

@@ -8,9 +8,20 @@ use voce_models::fastconformer;
 use super::super::reference::DEFAULT_REVISION;
 use super::{Entry, Extra, Family, Repo, Shape, Source, Task};
 
-const ENGLISH: &[&str] = &["english"];
-const EUROPEAN: &[&str] = &["25 european languages"];
-const LOCALES: &[&str] = &["40 locales"];
+/// Languages by name, and by their codes where a model is not told which of them it hears.
+struct Languages(&'static [&'static str], &'static [&'static str]);
+
+const ENGLISH: Languages = Languages(&["english"], &["en"]);
+const JAPANESE: Languages = Languages(&["japanese"], &["ja"]);
+const EUROPEAN: Languages = Languages(
+    &["25 european languages"],
+    &[
+        "en", "bg", "cs", "da", "de", "el", "es", "et", "fi", "fr", "hr", "hu", "it", "lt", "lv", "mt", "nl",
+        "pl", "pt", "ro", "ru", "sk", "sl", "sv", "uk",
+    ],
+);
+/// Of a model that is told one: its files list them.
+const LOCALES: Languages = Languages(&["40 locales"], &[]);
 
 /// What turns frames into labels.
 const TDT: &str = "tdt";
@@ -23,7 +34,7 @@ const RNNT_CTC: &str = "rnnt and ctc";
 const fn offline(
     alias: &'static str,
     also: &'static [&'static str],
-    languages: &'static [&'static str],
+    languages: Languages,
     head: &'static str,
     millions: u64,
 ) -> Entry {
@@ -32,12 +43,12 @@ const fn offline(
         also,
         task: Task::Hearing,
         family: Family::FastConformer,
-        languages,
+        languages: languages.0,
         parameters: millions * 1_000_000,
         bytes: millions * 4_000_000,
         source: Source::Repo(Repo { owner: "nvidia", name: alias, revision: DEFAULT_REVISION }),
         voices: None,
-        extra: Extra::Hearing { head, streaming: false },
+        extra: Extra::Hearing { head, streaming: false, codes: languages.1 },
     }
 }
 
@@ -45,12 +56,12 @@ const fn offline(
 const fn streaming(
     alias: &'static str,
     also: &'static [&'static str],
-    languages: &'static [&'static str],
+    languages: Languages,
     head: &'static str,
     millions: u64,
 ) -> Entry {
     Entry {
-        extra: Extra::Hearing { head, streaming: true },
+        extra: Extra::Hearing { head, streaming: true, codes: languages.1 },
         ..offline(alias, also, languages, head, millions)
     }
 }
@@ -65,7 +76,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     offline("parakeet-ctc-0.6b", &[], ENGLISH, CTC, 609),
     offline("parakeet-ctc-1.1b", &[], ENGLISH, CTC, 1062),
     offline("parakeet-tdt_ctc-110m", &["parakeet-110m"], ENGLISH, TDT_CTC, 114),
-    offline("parakeet-tdt_ctc-0.6b-ja", &[], &["japanese"], TDT_CTC, 620),
+    offline("parakeet-tdt_ctc-0.6b-ja", &[], JAPANESE, TDT_CTC, 620),
     offline("parakeet-tdt_ctc-1.1b", &[], ENGLISH, TDT_CTC, 1064),
     streaming("parakeet_realtime_eou_120m-v1", &["parakeet-eou"], ENGLISH, RNNT, 120),
     streaming("nemotron-speech-streaming-en-0.6b", &["nemotron"], ENGLISH, RNNT, 618),

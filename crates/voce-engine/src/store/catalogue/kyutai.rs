@@ -10,7 +10,7 @@ const MIMI: u64 = 96_150;
 const fn hearing(
     alias: &'static str,
     also: &'static [&'static str],
-    languages: &'static [&'static str],
+    (languages, codes): (&'static [&'static str], &'static [&'static str]),
     thousands: u64,
 ) -> Entry {
     Entry {
@@ -23,7 +23,7 @@ const fn hearing(
         bytes: thousands * 2_000 + MIMI * 4_000,
         source: Source::Repo(Repo { owner: "kyutai", name: alias, revision: DEFAULT_REVISION }),
         voices: None,
-        extra: Extra::Hearing { head: "text", streaming: true },
+        extra: Extra::Hearing { head: "text", streaming: true, codes },
     }
 }
 
@@ -72,8 +72,8 @@ const VOICES: Voices = Voices {
 
 /// Every checkpoint known by name.
 pub(super) const ENTRIES: &[Entry] = &[
-    hearing("stt-1b-en_fr", &["kyutai-stt"], &["english", "french"], 989_800),
-    hearing("stt-2.6b-en", &[], &["english"], 2_617_600),
+    hearing("stt-1b-en_fr", &["kyutai-stt"], (&["english", "french"], &["en", "fr"]), 989_800),
+    hearing("stt-2.6b-en", &[], (&["english"], &["en"]), 2_617_600),
     speaking(
         "tts-1.6b-en_fr",
         &["kyutai-tts"],

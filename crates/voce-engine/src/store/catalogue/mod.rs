@@ -212,6 +212,8 @@ pub enum Extra {
         head: &'static str,
         /// Whether it hears chunk by chunk.
         streaming: bool,
+        /// Codes of its languages, where it is not told which of them it hears.
+        codes: &'static [&'static str],
     },
     /// Nothing.
     None,
@@ -307,6 +309,13 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 /// The entry with this alias or short name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     entries().find(|entry| entry.alias == name || entry.also.contains(&name))
+}
+
+/// The entry whose repository has this name, as its folders and archives are called.
+pub fn published(name: &str) -> Option<&'static Entry> {
+    // The same weights, as moshi-server reads them.
+    let name = name.strip_suffix("-candle").unwrap_or(name);
+    entries().find(|entry| matches!(&entry.source, Source::Repo(repo) if repo.name == name))
 }
 
 /// Names of the models for a task that are used when none is named, best first.

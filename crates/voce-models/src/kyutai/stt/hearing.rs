@@ -72,6 +72,8 @@ pub struct SttParts {
     pub precision: Precision,
     /// What that means here.
     pub formats: Formats,
+    /// Languages that it hears, as far as that is known.
+    pub languages: Vec<String>,
 }
 
 /// A checked request.
@@ -96,7 +98,16 @@ fn steps(seconds: f64, rate: f64) -> usize {
 impl Stt {
     /// Loads the language model and the codec's encoder.
     pub fn load(parts: SttParts, lm: &Loader, mimi: &Loader, exec: &mut Exec) -> Result<Self, WeightError> {
-        let SttParts { config, mimi: mimi_config, tokenizer, delay, temperature, precision, formats } = parts;
+        let SttParts {
+            config,
+            mimi: mimi_config,
+            tokenizer,
+            delay,
+            temperature,
+            precision,
+            formats,
+            languages,
+        } = parts;
         let fingerprint = fingerprint(&config, &mimi_config, [lm, mimi], precision, formats)?;
         let stt = config.stt_config.unwrap_or_default();
         let rate = mimi_config.frame_rate;
@@ -107,7 +118,7 @@ impl Stt {
         let books = Arc::new(Codebooks::load(&named.sub("quantizer"), &mimi_config.quantizer, config.n_q)?);
         let mimi = MimiTokenizer::load(named, &mimi_config, codec_formats(formats), books)?;
         let lm = Lm::load(exec, lm, &config, formats)?;
-        let info = info(&lm, &mimi, &mimi_config, delay, formats);
+        let info = HearingInfo { languages, ..info(&lm, &mimi, &mimi_config, delay, formats) };
         Ok(Self(Arc::new(Model {
             lm,
             mimi,
@@ -171,6 +182,7 @@ fn info(
         word_ends: true,
         pauses: pauses(lm.config().extra_heads_num_heads),
         languages: Vec::new(),
+        takes_language: false,
         head: "text",
         vocab: lm.config().text_out(),
         durations: true,
@@ -232,9 +244,7 @@ impl Hearing for Stt {
         if let Some(ms) = ask.chunk_ms.filter(|ms| !model.info.chunks_ms.contains(ms)) {
             return Err(HearingError::Chunk { asked: ms, has: model.info.chunks_ms.clone() });
         }
-        if let Some(language) = ask.language {
-            return Err(HearingError::Language { asked: language.to_owned(), has: Vec::new() });
-        }
+        model.info.check_language(ask.language)?;
         let before = saved.map(SttEar::saved_wish).transpose()?;
         let temperature =
             ask.temperature.or(before.map(|w| w.sampling.temperature)).unwrap_or(model.temperature);

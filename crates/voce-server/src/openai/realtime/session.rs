@@ -9,7 +9,7 @@ use crate::core::error::ServerError;
 use crate::core::limits;
 use crate::core::query::short;
 use crate::ears::HearRequest;
-use crate::openai::transcriptions::hotwords;
+use crate::openai::transcriptions::{hotwords, one_language};
 
 /// Silence that ends an utterance where the client does not say.
 const SILENCE_MS: u32 = 500;
@@ -129,6 +129,9 @@ impl Session {
             }
             if let Some(language) = t["language"].as_str() {
                 self.language = Some(short(language)).filter(|l| !l.is_empty());
+            }
+            if let Some(list) = t.get("languages").filter(|list| !list.is_null()) {
+                self.language = one_language(&strings("languages", list)?)?.map(short);
             }
             if let Some(prompt) = t["prompt"].as_str() {
                 self.prompt = Some(prompt.chars().take(limits::MAX_NAME).collect());

@@ -1,5 +1,7 @@
 //! The shape of a model as moshi-server's configuration has it, as the `config.json` that Kyutai publishes.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use super::modules::{Asr, Conditioner, Gen, Generation, Lm, LmConfig, TrConfig, Tts};
@@ -33,6 +35,16 @@ pub(crate) fn asr(module: &Asr) -> Result<Value, String> {
     let temperature = module.temperature.unwrap_or(0.0);
     config.insert("lm_gen_config".into(), json!({"temp": temperature, "temp_text": temperature}));
     Ok(config.into())
+}
+
+/// Writes down the languages of a published recogniser, which the file of its tokeniser is called by, such as
+/// `tokenizer_en_fr_audio_8000.model`.
+pub(crate) fn name_languages(config: &mut Value, tokenizer: &Path) {
+    let name = tokenizer.file_name().unwrap_or_default().to_string_lossy();
+    let known = [("_en_fr_audio_", &["en", "fr"][..]), ("_en_audio_", &["en"])];
+    if let Some((_, codes)) = known.iter().find(|(mark, _)| name.contains(mark)) {
+        config["languages"] = json!(codes);
+    }
 }
 
 /// Tells a recogniser that was taught several delays which one is meant; gives the delay in tokens.

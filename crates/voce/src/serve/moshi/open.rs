@@ -94,11 +94,14 @@ fn load_asr(
     asr: &Asr,
     models: &mut Models,
 ) -> Outcome {
+    let mut config = convert::asr(asr).map_err(unrun)?;
+    let tokenizer = fetcher.file(&asr.text_tokenizer_file)?;
+    convert::name_languages(&mut config, &tokenizer);
     let parts = Parts {
-        config: convert::asr(asr).map_err(unrun)?,
+        config,
         weights: fetcher.file(&asr.lm_model_file)?,
         codec: fetcher.file(&asr.audio_tokenizer_file)?,
-        tokenizer: fetcher.file(&asr.text_tokenizer_file)?,
+        tokenizer,
     };
     let folder = folder::lay_out(manner.store, name, parts)?;
     let precision = precision(asr.dtype_override.as_deref())?;
@@ -114,6 +117,7 @@ fn load_py_asr(
     models: &mut Models,
 ) -> Outcome {
     let mut parts = published(fetcher, &asr.py.weights, &asr.text_tokenizer_file)?;
+    convert::name_languages(&mut parts.config, &parts.tokenizer);
     let delay = asr.asr_delay_in_tokens as f64 / FRAME_RATE;
     parts.config["stt_config"]["audio_delay_seconds"] = delay.into();
     parts.config["lm_gen_config"]["temp_text"] = asr.py.temp.into();
