@@ -26,6 +26,11 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
+    /// All names and values, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// A number, or an error that names the field.
     pub(crate) fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ServerError> {
         match self.get(name) {
@@ -36,10 +41,27 @@ impl Query {
         }
     }
 
-    /// Whether a field says yes; absent is no.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|v| matches!(v, "true" | "1" | "yes" | "on" | ""))
+    /// Whether a field says yes; absent is no, and what is neither is an error that names the field.
+    pub(crate) fn is_on(&self, name: &'static str) -> Result<bool, ServerError> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(value) if is_no(value) => Ok(false),
+            Some(value) if is_yes(value) => Ok(true),
+            Some(other) => {
+                Err(ServerError::bad(name, format!("{name} is true or false, not '{}'", short(other))))
+            }
+        }
     }
+}
+
+/// Whether a value says yes; a name without a value does.
+fn is_yes(value: &str) -> bool {
+    ["true", "1", "yes", "on", ""].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+}
+
+/// Whether a value says no.
+pub(crate) fn is_no(value: &str) -> bool {
+    ["false", "0", "no", "off"].iter().any(|no| value.eq_ignore_ascii_case(no))
 }
 
 /// The beginning of a value, for an error's text.
@@ -86,7 +108,7 @@ mod tests {
         assert_eq!(q.get("a"), Some("1"));
         assert_eq!(q.all("a").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(q.get("b"), Some("x y z"));
-        assert!(q.is_on("flag") && !q.is_on("none"));
+        assert!(q.is_on("flag").unwrap() && !q.is_on("none").unwrap() && q.is_on("b").is_err());
         assert_eq!(q.get("bad"), Some("%zz%4"));
         assert_eq!(q.get("u"), Some("é"));
         assert_eq!(q.number::<u32>("a").unwrap(), Some(1));

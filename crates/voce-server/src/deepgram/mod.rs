@@ -1,6 +1,7 @@
 //! Deepgram's `/v1/listen`: a WebSocket for live audio, a POST for files.
 
 mod live;
+mod parameters;
 mod results;
 
 use axum::body::Body;
@@ -36,6 +37,7 @@ struct Options {
 
 impl Options {
     fn parse(query: &Query) -> Result<Self, ServerError> {
+        parameters::check(query)?;
         let channels = query.number("channels")?.unwrap_or(1);
         let rate = query.number("sample_rate")?;
         let raw = |encoding, default| RawFormat { encoding, sample_rate: rate.unwrap_or(default), channels };
@@ -60,12 +62,12 @@ impl Options {
             Some("false") => None,
             Some(_) => query.number::<u32>("endpointing")?.map(|ms| ms.clamp(80, 60_000)),
         };
-        let interim = query.is_on("interim_results");
+        let interim = query.is_on("interim_results")?;
         let words = query.all("keyterm");
         // Older keywords may carry a boost after a colon.
         let older = query.all("keywords").map(|k| k.split(':').next().unwrap_or(k));
         let request = HearRequest {
-            language: language(query),
+            language: language(query)?,
             hotwords: hotwords(words.chain(older))?,
             silence_ms,
             partials: interim,
@@ -74,7 +76,7 @@ impl Options {
         Ok(Self {
             raw,
             interim,
-            vad_events: query.is_on("vad_events"),
+            vad_events: query.is_on("vad_events")?,
             utterance_end: query.get("utterance_end_ms").is_some(),
             request,
         })
@@ -85,9 +87,12 @@ impl Options {
 const AUTO: &str = "auto";
 
 /// The language.
-fn language(query: &Query) -> Option<String> {
-    let asked = query.get("language").filter(|l| !l.is_empty())?;
-    Some(if asked == "multi" { AUTO.into() } else { short(asked) })
+fn language(query: &Query) -> Result<Option<String>, ServerError> {
+    let asked = query.get("language").filter(|l| !l.is_empty());
+    if query.is_on("detect_language")? || asked == Some("multi") {
+        return Ok(Some(AUTO.into()));
+    }
+    Ok(asked.map(short))
 }
 
 /// Refuses by name what the recogniser cannot do.
@@ -95,7 +100,8 @@ async fn accept(ear: &Ear, request: &HearRequest) -> Result<(), ServerError> {
     ear.accept(request).await.map_err(|error| match error {
         ServerError::Engine(EngineError::Language { asked, .. }) if asked == AUTO => ServerError::bad(
             "language",
-            "language=multi: this model does not find out which language is spoken: leave it out, or name a language",
+            "detect_language and language=multi: this model does not find out which language is spoken: leave them \
+             out, or name a language",
         ),
         other => other,
     })

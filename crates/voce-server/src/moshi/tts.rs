@@ -86,7 +86,7 @@ pub(crate) async fn connect(
         any_voice: true,
         seed: query.number("seed")?,
         temperature: query.number("temperature")?,
-        normalize: query.get("normalize").map(|_| query.is_on("normalize")),
+        normalize: query.get("normalize").map(|_| query.is_on("normalize")).transpose()?,
         ..Ask::default()
     };
     state.before_upgrade(mouth.check())?;

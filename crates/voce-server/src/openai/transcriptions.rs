@@ -14,7 +14,7 @@ use crate::core::body::Form;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
 use crate::core::limits;
-use crate::core::query::short;
+use crate::core::query::{is_no, short};
 use crate::core::state::AppState;
 use crate::ears::{HOTWORD_WEIGHT, HearRequest, ListenEvent, Segment, Transcript, Transcription, Word};
 
@@ -64,7 +64,20 @@ pub(crate) async fn transcribe(
             }
         }
     }
+    if granularities != (false, false) && shape != Shape::Verbose {
+        return Err(ServerError::bad(
+            "timestamp_granularities",
+            "timestamp_granularities are told with response_format=verbose_json: ask for that, or leave them out",
+        ));
+    }
     let is_streamed = form.is_on("stream")?;
+    if is_streamed && !matches!(shape, Shape::Json | Shape::Text) {
+        return Err(ServerError::bad(
+            "stream",
+            "a stream has text alone: use response_format=json, or no stream",
+        ));
+    }
+    check_others(&form)?;
     let listed = one_language(&form.texts("languages")?)?;
     let language = form.text("language")?.or(listed).map(short);
     let request =
@@ -79,6 +92,42 @@ pub(crate) async fn transcribe(
     let heard = heard.whole().await?;
     let info = ear.info();
     Ok(answer(&heard, shape, granularities, info.language_heard(request.language.as_deref())))
+}
+
+/// Fields that are refused, since what they ask for is not done.
+const REFUSED: [(&str, &str); 4] = [
+    ("include", "nothing can be included: leave it out"),
+    ("known_speaker_names", "speakers are not told apart: leave it out"),
+    ("known_speaker_references", "speakers are not told apart: leave it out"),
+    ("diarize", "speakers are not told apart: leave it out"),
+];
+
+/// Looks at the fields that have no effect: what they say must make sense, and what must not be dropped is refused.
+fn check_others(form: &Form) -> Result<(), ServerError> {
+    for (name, why) in REFUSED {
+        if form.texts(name)?.iter().any(|value| !is_no(value)) {
+            return Err(ServerError::bad(name, format!("{name}: {why}")));
+        }
+    }
+    if let Some(task) = form.text("task")?.filter(|task| *task != "transcribe") {
+        let message = format!("the task '{}' is not done: a recogniser writes what it hears", short(task));
+        return Err(ServerError::bad("task", message));
+    }
+    let temperature = form.text("temperature")?;
+    let is_one = |text: &str| text.parse::<f32>().is_ok_and(|t| (0.0..=1.0).contains(&t));
+    if let Some(text) = temperature.filter(|text| !is_one(text)) {
+        let message = format!("temperature is a number from 0 to 1, not '{}'", short(text));
+        return Err(ServerError::bad("temperature", message));
+    }
+    let is_strategy = |text: &str| {
+        let object = crate::core::json::parse::<Value>(text.as_bytes()).unwrap_or_default();
+        text == "auto" || object["type"] == "server_vad"
+    };
+    if let Some(text) = form.text("chunking_strategy")?.filter(|text| !is_strategy(text)) {
+        let message = format!("'{}' is no chunking_strategy: use auto, or leave it out", short(text));
+        return Err(ServerError::bad("chunking_strategy", message));
+    }
+    Ok(())
 }
 
 /// Hot words with their weight; too many or too long ones are refused before the rest is looked at.

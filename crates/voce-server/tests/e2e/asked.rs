@@ -238,3 +238,61 @@ async fn wyoming_tells_of_the_language_that_was_heard() {
     assert_eq!(heard_in(&server, "en").await, Ok(Value::Null));
     assert!(heard_in(&server, "de").await.unwrap_err().contains("config.json"));
 }
+
+#[tokio::test]
+async fn what_would_change_the_answer_is_done_or_refused_by_name() {
+    let server = soon("the server", crate::listening::start()).await;
+    let file = crate::listening::wav("##", 16_000);
+    for asked in [
+        "redact=pci",
+        "diarize=true",
+        "multichannel=true",
+        "callback=http://127.0.0.1:9/",
+        "profanity_filter=true",
+    ] {
+        let name = asked.split('=').next().unwrap();
+        let (status, said) = refused(&server, &format!("/v1/listen?encoding=linear16&{asked}")).await;
+        assert_eq!((status, &said["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(name)), "{said}");
+        let post = server.request("POST", &format!("/v1/listen?{asked}")).header("content-type", "audio/wav");
+        let reply = soon(asked, server.send(post.body(Body::from(file.clone())).unwrap())).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{asked}: {}", reply.text());
+        assert!(reply.text().contains(name), "{}", reply.text());
+    }
+    for asked in ["interim_results=maybe", "vad_events=7", "some_new_thing=true", "detect_language=true"] {
+        let (status, said) = refused(&server, &format!("/v1/listen?encoding=linear16&{asked}")).await;
+        let name = asked.split('=').next().unwrap();
+        assert!(status == StatusCode::BAD_REQUEST && message(&said).contains(name), "{said}");
+    }
+    // What is off asks for nothing.
+    let off = "redact=false&diarize=false&multichannel=false&profanity_filter=False&detect_language=false&punctuate=true";
+    assert_eq!(live(&server, off, &crate::listening::audio("##", 16_000)).await, "w1 w2");
+
+    for (name, value) in [
+        ("temperature", "abc"),
+        ("temperature", "1.5"),
+        ("temperature", "-1"),
+        ("chunking_strategy", "junk"),
+        ("include[]", "logprobs"),
+        ("known_speaker_names[]", "Ann"),
+        ("task", "translate"),
+        ("timestamp_granularities[]", "word"),
+    ] {
+        let bad = transcribe(&server, &file, &[(name, value)]).await;
+        let plain = name.trim_end_matches("[]");
+        assert_eq!(
+            (bad.status, &bad.json()["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(plain)),
+            "{name}"
+        );
+    }
+    let streamed = [("stream", "true"), ("response_format", "srt")];
+    assert_eq!(transcribe(&server, &file, &streamed).await.status, StatusCode::BAD_REQUEST);
+    for (name, value) in [
+        ("temperature", "0.2"),
+        ("chunking_strategy", "auto"),
+        ("chunking_strategy", r#"{"type": "server_vad", "threshold": 0.5}"#),
+        ("prompt", "A talk."),
+    ] {
+        assert_eq!(transcribe(&server, &file, &[(name, value)]).await.json()["text"], "w1 w2", "{name}");
+    }
+}
