@@ -291,6 +291,14 @@ impl Form {
             .collect()
     }
 
+    /// A number, or an error that names the field.
+    pub(crate) fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ServerError> {
+        let bad = |text: &str| {
+            ServerError::bad(name, format!("{name} must be a number, not '{}'", super::query::short(text)))
+        };
+        self.text(name)?.map(|text| text.parse().map_err(|_| bad(text))).transpose()
+    }
+
     /// A yes or no.
     pub(crate) fn is_on(&self, name: &'static str) -> Result<bool, ServerError> {
         match self.text(name)? {

@@ -69,6 +69,8 @@ impl Options {
         let request = HearRequest {
             language: language(query)?,
             hotwords: hotwords(words.chain(older))?,
+            chunk_ms: query.number("chunk_ms")?,
+            beam: query.number("beam")?,
             silence_ms,
             partials: interim,
             ..HearRequest::default()

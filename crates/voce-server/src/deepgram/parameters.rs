@@ -5,8 +5,10 @@ use crate::core::error::ServerError;
 use crate::core::query::{Query, is_no, short};
 
 /// Those that are done.
-const DONE: [&str; 12] = [
+const DONE: [&str; 14] = [
+    "beam",
     "channels",
+    "chunk_ms",
     "detect_language",
     "encoding",
     "endpointing",

@@ -22,6 +22,7 @@ pub(super) fn info(listener: &Listener) -> EarInfo {
     let info = listener.info();
     EarInfo {
         frame_ms: info.frame_ms,
+        chunks_ms: info.chunks_ms.clone(),
         languages: info.languages.clone(),
         takes_language: info.takes_language,
         streaming: !info.offline,
@@ -71,7 +72,7 @@ pub(super) fn listen_request(request: &HearRequest) -> ListenRequest {
     let hotword = |(phrase, weight): &(String, f32)| Hotword { phrase: phrase.clone(), weight: *weight };
     ListenRequest::default()
         .with_chunk_ms(request.chunk_ms)
-        .with_beam(request.beam)
+        .with_beam(request.beam.unwrap_or(1))
         .with_hotwords(request.hotwords.iter().map(hotword).collect())
         .with_language(request.language.clone())
         .with_endpoint(

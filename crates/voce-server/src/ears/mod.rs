@@ -51,10 +51,10 @@ pub const SAMPLE_RATE: u32 = 16_000;
 /// What a client asks of a recogniser.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HearRequest {
-    /// Audio per step; the model's own where absent.
+    /// Audio per step; the server's default where absent, else the model's own.
     pub chunk_ms: Option<u32>,
-    /// Beam width; 1 is greedy.
-    pub beam: usize,
+    /// Beam width, of which 1 is greedy; the server's default where absent, else 1.
+    pub beam: Option<usize>,
     /// Words and phrases to listen for, with their weights.
     pub hotwords: Vec<(String, f32)>,
     /// Language, where the model takes one.
@@ -77,7 +77,7 @@ impl Default for HearRequest {
     fn default() -> Self {
         Self {
             chunk_ms: None,
-            beam: 1,
+            beam: None,
             hotwords: Vec::new(),
             language: None,
             silence_ms: None,
@@ -93,7 +93,7 @@ impl Default for HearRequest {
 impl HearRequest {
     /// Whether it asks for nothing that a model could refuse.
     fn is_plain(&self) -> bool {
-        self.chunk_ms.is_none() && self.beam == 1 && self.hotwords.is_empty() && self.language.is_none()
+        self.chunk_ms.is_none() && self.beam.is_none() && self.hotwords.is_empty() && self.language.is_none()
     }
 }
 
@@ -102,6 +102,8 @@ impl HearRequest {
 pub struct EarInfo {
     /// Audio per model frame.
     pub frame_ms: u32,
+    /// Chunks in milliseconds that streams may choose from, the model's own first; none where it hears whole utterances.
+    pub chunks_ms: Vec<u32>,
     /// Languages that it hears, where known.
     pub languages: Vec<String>,
     /// Whether it has to be told which of them.
@@ -230,13 +232,27 @@ pub struct EarOptions {
     pub preload: bool,
     /// Unload it when it has had no stream for this long.
     pub keep_alive: Option<Duration>,
+    /// Chunk in milliseconds of streams that name none.
+    pub chunk_ms: Option<u32>,
+    /// Beam of streams that name none.
+    pub beam: Option<usize>,
 }
 
 impl EarOptions {
     /// The usual settings for a recogniser.
     pub fn new(id: impl Into<String>, slots: usize, hears: Hears) -> Self {
         let patience = Duration::from_secs(10);
-        Self { id: id.into(), hears, slots, queue: 0, patience, preload: true, keep_alive: None }
+        Self {
+            id: id.into(),
+            hears,
+            slots,
+            queue: 0,
+            patience,
+            preload: true,
+            keep_alive: None,
+            chunk_ms: None,
+            beam: None,
+        }
     }
 }
 
@@ -261,6 +277,8 @@ impl Drop for LeftBy {
 pub(crate) struct Ear {
     id: String,
     source: Source,
+    /// Chunk and beam of streams that name none.
+    defaults: (Option<u32>, Option<usize>),
     gate: Gate,
     budget: Arc<Budget>,
     telemetry: Telemetry,
@@ -291,7 +309,7 @@ impl Served for Ear {
 
 impl Ear {
     pub(crate) fn new(options: EarOptions, budget: &Arc<Budget>, telemetry: Telemetry) -> Self {
-        let EarOptions { id, hears, slots, queue, patience, preload, keep_alive } = options;
+        let EarOptions { id, hears, slots, queue, patience, preload, keep_alive, chunk_ms, beam } = options;
         let room = Room { slots, line: queue, patience };
         let gate = Gate::new(Kind::Hearing, room, budget, telemetry.metrics.clone());
         let source = match hears {
@@ -304,7 +322,7 @@ impl Ear {
                 Source::Other(recogniser, info)
             }
         };
-        Self { id, source, gate, budget: budget.clone(), telemetry }
+        Self { id, source, defaults: (chunk_ms, beam), gate, budget: budget.clone(), telemetry }
     }
 
     /// What it is; nobody knows of a model that was never open.
@@ -351,6 +369,7 @@ impl Ear {
         permit: &Arc<Permit>,
         request: &HearRequest,
     ) -> Result<Hearing, ServerError> {
+        let request = &self.filled(request);
         let stream = match &self.source {
             Source::Engine(replicas, known) => engine::open(replicas, known, request, None).await?,
             Source::Other(recogniser, _) => {
@@ -373,6 +392,16 @@ impl Ear {
             Source::Other(recogniser, _) => recogniser.resume(request, snapshot)?,
         };
         Ok(self.hearing(request, stream, permit).after(*samples))
+    }
+
+    /// A request with the server's defaults. A stream is saved with them, so that it goes on elsewhere as it began.
+    fn filled(&self, request: &HearRequest) -> HearRequest {
+        let (chunk_ms, beam) = self.defaults;
+        HearRequest {
+            chunk_ms: request.chunk_ms.or(chunk_ms),
+            beam: Some(request.beam.or(beam).unwrap_or(1)),
+            ..request.clone()
+        }
     }
 
     fn hearing(&self, request: &HearRequest, stream: Stream, permit: &Arc<Permit>) -> Hearing {
@@ -408,18 +437,21 @@ impl Ear {
             return Ok(());
         }
         match &self.source {
-            Source::Engine(replicas, _) => engine::check(replicas, &engine::listen_request(request)).await,
+            Source::Engine(replicas, _) => {
+                engine::check(replicas, &engine::listen_request(&self.filled(request))).await
+            }
             Source::Other(recogniser, _) => recogniser.check(request),
         }
     }
 
-    /// The same of a job.
-    pub(crate) async fn accept_job(&self, settings: &HearSettings) -> Result<(), ServerError> {
+    /// The same of a job, which is given the server's defaults.
+    pub(crate) async fn accept_job(&self, settings: &mut HearSettings) -> Result<(), ServerError> {
         let plain = HearSettings { format: settings.format, ..HearSettings::default() };
+        let is_plain = *settings == plain;
+        settings.chunk = settings.chunk.or(self.defaults.0);
+        settings.beam = if settings.beam == 0 { self.defaults.1.unwrap_or(0) } else { settings.beam };
         match &self.source {
-            Source::Engine(replicas, _) if *settings != plain => {
-                engine::check(replicas, &settings.request()).await
-            }
+            Source::Engine(replicas, _) if !is_plain => engine::check(replicas, &settings.request()).await,
             _ => Ok(()),
         }
     }

@@ -60,10 +60,10 @@ pub(crate) async fn submit(
         return Err(ServerError::bad("file", "the file is empty: send a recording"));
     }
     let extension = name.rsplit_once('.').map(|(_, e)| e.to_owned());
-    let (settings, model) = (settings(&form)?, model(&state, jobs, form.text("model")?)?);
+    let (mut settings, model) = (settings(&form)?, model(&state, jobs, form.text("model")?)?);
     // Workers on a queue may have models that are not here.
     if let Ok(ear) = state.ear(Some(&model)) {
-        ear.accept_job(&settings).await?;
+        ear.accept_job(&mut settings).await?;
     }
     let order = Order {
         settings,
@@ -106,17 +106,24 @@ fn settings(form: &Form) -> Result<HearSettings, ServerError> {
             ServerError::bad("response_format", message)
         })?,
     };
-    let number = |name: &'static str| {
-        let bad = |_| ServerError::bad(name, format!("{name} is a number"));
-        form.text(name)?.map(|text| text.parse::<u32>().map_err(bad)).transpose()
-    };
     Ok(HearSettings {
         format,
+        chunk: form.number("chunk_ms")?,
+        beam: beam(form)?,
         hotwords: hotwords(form.texts("keywords")?)?,
         language: form.text("language")?.map(str::to_owned),
-        endpoint_ms: number("endpoint_ms")?,
+        endpoint_ms: form.number("endpoint_ms")?,
         ..HearSettings::default()
     })
+}
+
+/// The beam; 0 where none is named, which is not what a client may ask for.
+fn beam(form: &Form) -> Result<usize, ServerError> {
+    let beam = form.number("beam")?;
+    if beam == Some(0) {
+        return Err(ServerError::bad("beam", "beam is 0: use 1 to 32"));
+    }
+    Ok(beam.unwrap_or(0))
 }
 
 /// The model that does a job: of this server, or of the workers.

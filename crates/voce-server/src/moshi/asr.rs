@@ -17,6 +17,7 @@ use crate::core::body;
 use crate::core::error::ServerError;
 use crate::core::health::json_response;
 use crate::core::limits;
+use crate::core::query::Query;
 use crate::core::state::AppState;
 use crate::core::ws::{self, Frame, Gone, Upgrade, Wire};
 use crate::ears::{
@@ -38,11 +39,13 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(state.mounted(uri.path()))?.clone();
+    let request = request(uri.query())?;
+    ear.accept(&request).await?;
     let entry = Entry::new(&state, handover::MOSHI, ear, uri.query()).await?;
     let (for_run, heads) = (state.clone(), entry.heads());
     let leave = Leave::new(&state, handover::MOSHI, &headers);
     let response = ws::upgrade(&state, upgrade, limits::MAX_FRAME_MESSAGE, move |wire| async move {
-        run(for_run, wire, entry, leave).await
+        run(for_run, wire, entry, leave, request).await
     });
     Ok(Entry::tell(heads, response))
 }
@@ -55,8 +58,11 @@ pub(crate) async fn file(
     body: Body,
 ) -> Result<Response, ServerError> {
     let ear = state.ear(state.mounted(uri.path()))?;
+    let HearRequest { chunk_ms, beam, .. } = request(uri.query())?;
+    let request = HearRequest { chunk_ms, beam, ..HearRequest::default() };
+    ear.accept(&request).await?;
     let bytes = body::collect(&headers, body, state.options.limits.body, &state.budget).await?;
-    let heard = Transcription::start(ear, &HearRequest::default(), bytes, None, None).await?.whole().await?;
+    let heard = Transcription::start(ear, &request, bytes, None, None).await?.whole().await?;
     let words = heard.segments.iter().flat_map(|s| &s.words);
     let messages: Vec<Value> = words
         .flat_map(|w| {
@@ -67,7 +73,7 @@ pub(crate) async fn file(
     Ok(json_response(StatusCode::OK, &messages.into()))
 }
 
-async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave) {
+async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave, request: HearRequest) {
     let is_new = matches!(entry, Entry::New(_));
     let begun = match entry {
         Entry::New(ear) => Claim::new(ear).map(|claim| (claim, None, Own::default())),
@@ -81,6 +87,7 @@ async fn run(state: AppState, mut wire: Wire, entry: Entry, leave: Leave) {
         wire,
         leave,
         claim,
+        request,
         intake: inlet.map(Intake::new),
         opus: None,
         markers: VecDeque::new(),
@@ -118,15 +125,19 @@ async fn refuse(state: &AppState, mut wire: Wire, error: &ServerError) {
     wire.fail(error).await;
 }
 
-fn request() -> HearRequest {
-    // The last word before a pause is told before the shortest pause that clients ask about.
-    HearRequest {
+/// What a stream asks, with the chunk and the beam of its query.
+fn request(query: Option<&str>) -> Result<HearRequest, ServerError> {
+    let query = Query::parse(query.unwrap_or_default());
+    Ok(HearRequest {
+        chunk_ms: query.number("chunk_ms")?,
+        beam: query.number("beam")?,
+        // The last word before a pause is told before the shortest pause that clients ask about.
         silence_ms: Some(480),
         progress: true,
         pauses: true,
         word_ends: true,
         ..HearRequest::default()
-    }
+    })
 }
 
 /// How a connection ended.
@@ -148,6 +159,7 @@ struct Talk {
     leave: Leave,
     /// A slot is taken with the first audio or marker.
     claim: Claim,
+    request: HearRequest,
     intake: Option<Intake>,
     opus: Option<OpusInlet>,
     /// Markers whose turn comes with the next forced endpoints.
@@ -225,7 +237,7 @@ impl Talk {
 
     /// The stream, opened with the first that there is to be heard.
     async fn hearing(&mut self) -> Result<&mut Hearing, ServerError> {
-        self.claim.open(&request()).await
+        self.claim.open(&self.request).await
     }
 
     /// Asks for the words so far, of which the next marker tells the end. Models that hear late come to it when they have
@@ -264,7 +276,7 @@ impl Talk {
                 self.send(&AsrOut::Ready).await?;
             }
             AsrIn::Audio { pcm } => {
-                let hearing = self.claim.open(&request()).await?;
+                let hearing = self.claim.open(&self.request).await?;
                 let intake = match &mut self.intake {
                     Some(intake) => intake,
                     none => {

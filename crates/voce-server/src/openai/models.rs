@@ -23,6 +23,7 @@ fn entries(state: &AppState) -> Vec<Value> {
         let mut entry = entry(e.id(), "automatic-speech-recognition", e.slots());
         if let Some(info) = e.known() {
             entry["languages"] = json!(info.languages);
+            entry["chunks_ms"] = json!(info.chunks_ms);
             entry["streaming"] = json!(info.streaming);
         }
         entry

@@ -80,8 +80,13 @@ pub(crate) async fn transcribe(
     check_others(&form)?;
     let listed = one_language(&form.texts("languages")?)?;
     let language = form.text("language")?.or(listed).map(short);
-    let request =
-        HearRequest { hotwords: hotwords(form.texts("keywords")?)?, language, ..HearRequest::default() };
+    let request = HearRequest {
+        hotwords: hotwords(form.texts("keywords")?)?,
+        language,
+        chunk_ms: form.number("chunk_ms")?,
+        beam: form.number("beam")?,
+        ..HearRequest::default()
+    };
     let ear = state.ear(form.text("model")?)?;
     let file = form.file("file")?;
     let heard =

@@ -9,7 +9,8 @@ use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use voce_audio::wav::{WavSample, put_s16le, wav_header};
-use voce_engine::listener::{Listener, ListenerOptions};
+use voce_engine::listener::{ListenEvent, ListenRequest, Listener, ListenerOptions};
+use voce_server::ears::{EarOptions, Hears};
 use voce_server::{JobsOptions, JobsPlace, ServerOptions};
 
 use crate::doorways::{self, speech};
@@ -295,4 +296,110 @@ async fn what_would_change_the_answer_is_done_or_refused_by_name() {
     ] {
         assert_eq!(transcribe(&server, &file, &[(name, value)]).await.json()["text"], "w1 w2", "{name}");
     }
+}
+
+/// What the engine hears by itself of the samples that a client sends as 16 bits.
+fn alone(listener: &Listener, request: &ListenRequest, samples: &[f32]) -> String {
+    let sent: Vec<f32> =
+        pcm(samples).as_chunks::<2>().0.iter().map(|b| f32::from(i16::from_le_bytes(*b)) / 32768.0).collect();
+    let (mut sender, events) = listener.listen(request).unwrap();
+    let pushed = std::thread::spawn(move || {
+        sender.push(&sent).unwrap();
+        sender.finish();
+    });
+    let finals = events.filter_map(|event| match event.unwrap() {
+        ListenEvent::Final(segment) => Some(segment.text),
+        _ => None,
+    });
+    let text = finals.collect::<Vec<_>>().join(" ");
+    pushed.join().unwrap();
+    text.trim().to_owned()
+}
+
+/// The texts of a recording by chunk and beam, by the engine alone.
+fn texts(samples: &[f32]) -> [String; 3] {
+    let listener = doorways::ear(1);
+    let plain = ListenRequest::default();
+    let of = |request| alone(&listener, &request, samples);
+    [of(plain.clone()), of(plain.clone().with_chunk_ms(Some(80))), of(plain.with_beam(4))]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_and_beams_are_those_that_a_client_asks_for() {
+    let (server, samples) = (start().await, speech(0, 2));
+    let file = wav(&samples);
+    let for_engine = samples.clone();
+    let heard = tokio::task::spawn_blocking(move || texts(&for_engine)).await.unwrap();
+    let [plain, short, beam] = &heard;
+    assert!(plain != short && plain != beam && short != beam, "a clip that tells them apart: {heard:?}");
+    for (asked, text) in
+        [("", plain), ("chunk_ms=80", short), ("beam=4", beam), ("beam=1&chunk_ms=560", plain)]
+    {
+        assert_eq!(&live(&server, asked, &samples).await, text, "{asked}");
+        let fields: Vec<(&str, &str)> = asked.split('&').filter_map(|field| field.split_once('=')).collect();
+        assert_eq!(transcribe(&server, &file, &fields).await.json()["text"], **text, "{asked}");
+        let post = server.request("POST", &format!("/api/asr-streaming?{asked}"));
+        let reply = soon(asked, server.send(post.body(Body::from(file.clone())).unwrap())).await;
+        let words = reply.json();
+        let words = words.as_array().unwrap().iter().filter_map(|word| word["text"].as_str());
+        assert_eq!(words.collect::<Vec<_>>().join(" "), **text, "{asked}");
+    }
+    let models = soon("the models", server.get("/v1/models")).await.json();
+    assert_eq!(models["data"][0]["chunks_ms"], json!([560, 1120, 160, 80]), "{models}");
+
+    for (asked, says) in [
+        ("chunk_ms=100", "560, 1120, 160, 80"),
+        ("chunk_ms=x", "chunk_ms"),
+        ("beam=33", "1 to 32"),
+        ("beam=0", "1 to 32"),
+        ("beam=wide", "beam"),
+    ] {
+        for path in [format!("/v1/listen?encoding=linear16&{asked}"), format!("/api/asr-streaming?{asked}")] {
+            let (status, said) = refused(&server, &path).await;
+            assert!(status == StatusCode::BAD_REQUEST && message(&said).contains(says), "{path}: {said}");
+        }
+        let bad = transcribe(&server, &file, &[asked.split_once('=').unwrap()]).await;
+        assert!(bad.status == StatusCode::BAD_REQUEST && bad.text().contains(says), "{}", bad.text());
+    }
+}
+
+/// Sends a third of a second to moshi's door and waits for the model to have heard of it: a longer chunk hears nothing yet.
+async fn steps_after_a_third_of_a_second(server: &Running, path: &str) {
+    let mut socket = soon(path, server.socket(path)).await;
+    let next = |bytes: bytes::Bytes| rmp_serde::from_slice::<Value>(&bytes).unwrap();
+    assert_eq!(next(soon("a greeting", socket.next_binary()).await)["type"], "Ready");
+    for _ in 0..4 {
+        let audio = json!({"type": "Audio", "pcm": vec![0.0; 1920]});
+        socket.binary(rmp_serde::to_vec_named(&audio).unwrap()).await;
+    }
+    for index in 0..2 {
+        let step = next(soon("a step of 80 ms", socket.next_binary()).await);
+        assert_eq!((&step["type"], &step["step_idx"]), (&json!("Step"), &json!(index)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_has_a_chunk_and_a_beam_for_those_who_name_none() {
+    let samples = speech(0, 2);
+    let for_engine = samples.clone();
+    let [plain, short, beam] = tokio::task::spawn_blocking(move || texts(&for_engine)).await.unwrap();
+    let ear = |id: &str, chunk_ms, beam| EarOptions {
+        chunk_ms,
+        beam,
+        ..EarOptions::new(id, 2, Hears::Engine(vec![Box::new(|| Ok(doorways::ear(4)))]))
+    };
+    let others = vec![ear("short", Some(80), None), ear("wide", None, Some(4))];
+    let server = soon("a server", Setup { speak: false, others, ..Default::default() }.start()).await;
+    steps_after_a_third_of_a_second(&server, "/api/asr-streaming").await;
+    for (asked, text) in [
+        ("model=short", &short),
+        ("model=wide", &beam),
+        ("model=short&chunk_ms=560", &plain),
+        ("model=wide&beam=1", &plain),
+    ] {
+        assert_eq!(&live(&server, asked, &samples).await, text, "{asked}");
+    }
+    drop(server);
+    // And without a default, for the one who asks.
+    steps_after_a_third_of_a_second(&start().await, "/api/asr-streaming?chunk_ms=80").await;
 }

@@ -55,6 +55,9 @@ impl Model {
 pub(super) fn run(console: Console, store: &Store, settings: &Settings, options: &ServerOptions) -> Outcome {
     let plan = models::plan(store, settings)?;
     let keep_warm = models::keep_warm(settings)?;
+    for reference in plan.hear.iter().filter(|reference| store.find(reference).is_ok()) {
+        models::check_hearing(store, reference, reference, settings)?;
+    }
     let speak = plan.speak.iter().map(|r| Model::look(store, r, Task::Speech));
     let hear = plan.hear.iter().map(|r| Model::look(store, r, Task::Hearing));
     let talk = plan.talk.iter().map(|r| Model::look(store, r, Task::Dialogue));

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use voce_engine::listener::{Listener, ListenerOptions};
+use serde_json::Value;
+use voce_engine::listener::{Listener, ListenerOptions, MAX_BEAM};
 use voce_engine::speaker::Overlap;
 use voce_engine::store::Store;
 use voce_engine::talker::{Talker, TalkerOptions};
-use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice};
+use voce_engine::{DeviceChoice, Speaker, SpeakerOptions, UnknownDevice, describe};
 use voce_nn::Precision;
 use voce_runtime::cuda::Device;
 use voce_server::ears::{EarOptions, Hears, NullEars, OpenListener};
@@ -176,7 +177,8 @@ impl<'a> Manner<'a> {
         reference: &str,
         slots: Option<usize>,
         wanted: Option<PrecisionArg>,
-    ) -> EarOptions {
+    ) -> Outcome<EarOptions> {
+        check_hearing(self.store, reference, &id, self.settings)?;
         let slots = self.ear_slots(slots);
         let opens = self.devices.iter().map(|device| {
             let options = ListenerOptions::default()
@@ -189,7 +191,9 @@ impl<'a> Manner<'a> {
             let (store, opened) = (self.store.clone(), reference.to_owned());
             Box::new(move || Listener::open(&store, &opened, &options)) as OpenListener
         });
-        self.ear_of(id, slots, Hears::Engine(opens.collect()))
+        let mut ear = self.ear_of(id, slots, Hears::Engine(opens.collect()));
+        (ear.chunk_ms, ear.beam) = (self.settings.hear_chunk, self.settings.hear_beam);
+        Ok(ear)
     }
 
     fn ear_slots(&self, slots: Option<usize>) -> usize {
@@ -252,8 +256,9 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
         models.mouths.push(manner.mouth(name(&reference), &reference, None, None)?);
     }
     for reference in plan.hear {
+        let ear = manner.ear(name(&reference), &reference, None, None)?;
         console.note(&format!("loading {reference}"));
-        models.ears.push(manner.ear(name(&reference), &reference, None, None));
+        models.ears.push(ear);
     }
     for reference in plan.talk {
         console.note(&format!("loading {reference}"));
@@ -266,6 +271,29 @@ pub(super) fn load(console: Console, store: &Store, settings: &Settings) -> Outc
     }
     moshi::open::load(console, &manner, &settings.modules, &mut models)?;
     Ok(models)
+}
+
+/// Refuses a chunk or a beam for every stream that a recogniser does not have.
+pub(super) fn check_hearing(store: &Store, reference: &str, id: &str, settings: &Settings) -> Outcome {
+    let Settings { hear_chunk, hear_beam, .. } = settings;
+    if let Some(beam) = hear_beam.filter(|beam| !(1..=MAX_BEAM).contains(beam)) {
+        return Err(Failure::usage(format!("--hear-beam {beam}: use 1 to {MAX_BEAM}")));
+    }
+    if hear_chunk.is_none() && hear_beam.is_none() {
+        return Ok(());
+    }
+    let model = describe(store, reference)?;
+    let chunks = model.values.get("chunks_ms").and_then(Value::as_array).cloned().unwrap_or_default();
+    if let Some(ms) = hear_chunk.filter(|ms| !chunks.contains(&(*ms).into())) {
+        let has = chunks.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        let has = if has.is_empty() { "whole utterances only".into() } else { format!("chunks of {has} ms") };
+        return Err(Failure::usage(format!("--hear-chunk {ms}: {id} hears {has}")));
+    }
+    let has_beams = model.values.get("beams").is_some_and(|beams| *beams == true);
+    match hear_beam.filter(|beam| *beam > 1 && !has_beams) {
+        Some(beam) => Err(Failure::usage(format!("--hear-beam {beam}: {id} has no beams, leave it out"))),
+        None => Ok(()),
+    }
 }
 
 /// Where models run.

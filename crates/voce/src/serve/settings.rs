@@ -46,6 +46,13 @@ pub(crate) struct Settings {
     /// Recognition streams at once, for each recogniser [default: 8, on a GPU 64]
     #[arg(long, value_name = "N", env = "VOCE_HEAR_SLOTS")]
     pub(super) hear_slots: Option<usize>,
+    /// Milliseconds of audio that recognisers take at once, where a stream does not say, such as 80 [default: each model's
+    /// own]
+    #[arg(long, value_name = "MS", env = "VOCE_HEAR_CHUNK")]
+    pub(super) hear_chunk: Option<u32>,
+    /// Hypotheses that recognisers keep side by side, where a stream does not say [default: 1, greedy]
+    #[arg(long, value_name = "N", env = "VOCE_HEAR_BEAM")]
+    pub(super) hear_beam: Option<usize>,
     /// Conversations at once, for each dialogue model [default: 1, on a GPU 4]
     #[arg(long, value_name = "N", env = "VOCE_TALK_SLOTS")]
     pub(super) talk_slots: Option<usize>,
@@ -318,6 +325,8 @@ impl Settings {
             no_hear: self.no_hear || file.no_hear,
             speak_slots: self.speak_slots.or(file.speak_slots),
             hear_slots: self.hear_slots.or(file.hear_slots),
+            hear_chunk: self.hear_chunk.or(file.hear_chunk),
+            hear_beam: self.hear_beam.or(file.hear_beam),
             talk_slots: self.talk_slots.or(file.talk_slots),
             precision: self.precision.or(file.precision),
             device: list(self.device, file.device),
@@ -556,8 +565,17 @@ mod tests {
                 _ if name.ends_with("bytes")
                     || name.ends_with("slots")
                     || name.contains("-per-")
-                    || ["threads", "queue", "max-connections", "max-decoders", "max-voices", "max-jobs"]
-                        .contains(&name) =>
+                    || [
+                        "threads",
+                        "hear-chunk",
+                        "hear-beam",
+                        "queue",
+                        "max-connections",
+                        "max-decoders",
+                        "max-voices",
+                        "max-jobs",
+                    ]
+                    .contains(&name) =>
                 {
                     "1".into()
                 }

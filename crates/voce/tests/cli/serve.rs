@@ -404,3 +404,45 @@ fn recognisers_come_when_they_are_asked_for_and_go_when_they_are_idle() {
     until("a recogniser that is unloaded", || of("nano-ear", "unloads") == 1.0);
     assert_eq!(ask(&server.addr, "GET", "/readyz", "", "").0, 200);
 }
+
+#[cfg(feature = "nano")]
+#[test]
+fn every_stream_has_the_chunk_and_the_beam_of_the_settings() {
+    let sandbox = Sandbox::new();
+    let clip = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speech/1867-154075-0003.opus");
+    let flags = ["--chunk", "80", "--beam", "4", "-q", "--threads", "1"];
+    let heard = sandbox.run(&[&["hear", "--model", "nano-ear"][..], &flags, &[arg(&clip)]].concat());
+    let heard = String::from_utf8(heard.stdout).unwrap();
+    let ear = ["--no-speak", "--hear", "nano-ear"];
+    let settings = sandbox.out("voce.toml");
+    std::fs::write(&settings, "hear-chunk = 80\nhear-beam = 4\nthreads = 1\n").unwrap();
+    for more in
+        [vec!["--hear-chunk", "80", "--hear-beam", "4", "--threads", "1"], vec!["--config", arg(&settings)]]
+    {
+        let server = start(&sandbox, &[&ear[..], &more[..]].concat());
+        let (status, said) = ask_bytes(
+            &server.addr,
+            "POST",
+            "/v1/listen",
+            "Content-Type: audio/ogg\r\n",
+            &std::fs::read(&clip).unwrap(),
+        );
+        let said: Value = serde_json::from_slice(&said).unwrap();
+        let text =
+            said["results"]["channels"][0]["alternatives"][0]["transcript"].as_str().unwrap_or_default();
+        assert_eq!((status, text), (200, heard.trim()), "{more:?}");
+    }
+    let stt = model("..").join("kyutai/stt_heads");
+    for (model, flags, says) in [
+        ("nano-ear", ["--hear-chunk", "100"], &["nano-ear", "560, 1120, 160, 80"][..]),
+        ("nano-ear", ["--hear-beam", "33"], &["--hear-beam", "1 to 32"]),
+        (arg(&stt), ["--hear-beam", "4"], &["stt_heads", "no beams"]),
+        (arg(&stt), ["--hear-chunk", "160"], &["stt_heads", "80 ms"]),
+    ] {
+        for check in [&[][..], &["--check"]] {
+            let all = [&["serve", "--port", "0", "--no-speak", "--hear", model][..], &flags, check].concat();
+            let (code, said) = sandbox.fails(&all);
+            assert!(code == 2 && says.iter().all(|says| said.contains(says)), "{all:?}: {said}");
+        }
+    }
+}

@@ -90,6 +90,7 @@ fn fill(description: &mut Description, config: &FastConformerConfig, known: Vec<
     description.value("vocab", config.vocab);
     description.value("offline", chunks.is_empty());
     description.value("chunks_ms", chunks);
+    description.value("beams", true);
     description.value("languages", Value::from(languages));
     description.value("sample_rate", config.mel.sample_rate);
     description.value("frame_ms", frame_ms);

@@ -55,7 +55,10 @@ pub(in crate::family) fn of_files(
             Some(depth_reads(&files.config, mimi.frame_rate)),
         ));
     }
-    if description.identity.task != Some(Task::Hearing) {
+    if description.identity.task == Some(Task::Hearing) {
+        description.value("chunks_ms", vec![(1e3 / mimi.frame_rate) as usize]);
+        description.value("beams", false);
+    } else {
         description.parts.push(part("decoder", decoder, Role::Conv, Some(mimi.frame_rate)));
     }
     fill(description, &files.config, mimi.frame_rate);

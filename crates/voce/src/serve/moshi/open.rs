@@ -105,7 +105,7 @@ fn load_asr(
     };
     let folder = folder::lay_out(manner.store, name, parts)?;
     let precision = precision(asr.dtype_override.as_deref())?;
-    models.ears.push(manner.ear(name.to_owned(), &reference_of(&folder), asr.batch_size, precision));
+    models.ears.push(manner.ear(name.to_owned(), &reference_of(&folder), asr.batch_size, precision)?);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn load_py_asr(
     parts.config["stt_config"]["audio_delay_seconds"] = delay.into();
     parts.config["lm_gen_config"]["temp_text"] = asr.py.temp.into();
     let folder = folder::lay_out(manner.store, name, parts)?;
-    models.ears.push(manner.ear(name.to_owned(), &reference_of(&folder), Some(asr.batch_size), None));
+    models.ears.push(manner.ear(name.to_owned(), &reference_of(&folder), Some(asr.batch_size), None)?);
     Ok(())
 }
 
