@@ -165,6 +165,18 @@ pub enum EngineError {
         /// What is wrong.
         source: VoiceError,
     },
+    /// The model cannot clone: whoever asked is told what can.
+    #[error(
+        "{id} cannot clone a voice: use one of its own ({}), or a model that can, such as Pocket TTS \
+         (`voce pull pocket --cloning`)",
+        list(.voices)
+    )]
+    NoCloning {
+        /// The model.
+        id: String,
+        /// Voices that it has.
+        voices: Vec<String>,
+    },
     /// No such voice.
     #[error("unknown voice '{name}': known voices are {}; a .safetensors voice or an audio file works as well", list(.known))]
     UnknownVoice {
@@ -325,6 +337,7 @@ impl EngineError {
             EngineError::Tokenizer { .. } | EngineError::TokenizerSize { .. } => "bad_tokenizer",
             EngineError::Text(_) => "bad_text",
             EngineError::Voice { .. } => "bad_voice",
+            EngineError::NoCloning { .. } => "no_cloning",
             EngineError::UnknownVoice { .. } => "unknown_voice",
             EngineError::Audio { source, .. } => source.code(),
             EngineError::Runtime(_) | EngineError::NoFp8 => "runtime",

@@ -289,11 +289,11 @@ fn what_a_variant_cannot_use_is_refused_by_name() {
         (told(&custom, nobody.clone().with_eos_threshold(Some(1.0))), vec!["CustomVoice"]),
         (
             custom.speaker.clone_voice(&clip, None).map(drop).unwrap_err().to_string(),
-            vec!["CustomVoice", "recording"],
+            vec!["cannot clone a voice", "voce pull pocket --cloning"],
         ),
         (
             design.speaker.clone_voice(&clip, Some("x")).map(drop).unwrap_err().to_string(),
-            vec!["VoiceDesign", "recording"],
+            vec!["cannot clone a voice", "voce pull pocket --cloning"],
         ),
         (
             base.speaker.clone_samples(&[0.1; 2400], None).map(drop).unwrap_err().to_string(),

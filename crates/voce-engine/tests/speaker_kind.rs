@@ -305,5 +305,6 @@ fn what_a_model_does_not_have_is_refused_by_name() {
     assert!(matches!(ask(SpeakRequest::voice("bee")), EngineError::Voice { .. }), "its own speaker is asked");
     assert_eq!(speaker.voice_names(), ["bee"]);
     let told = speaker.clone_samples(&[0.1; 100], None).map(drop).unwrap_err();
-    assert!(told.to_string().contains("no voice encoder"), "{told}");
+    assert!(told.to_string().contains("speller cannot clone a voice: use one of its own (bee)"), "{told}");
+    assert!(told.code() == "no_cloning" && !speaker.clones(), "{told}");
 }

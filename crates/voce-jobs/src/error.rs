@@ -65,7 +65,13 @@ impl JobError {
             }
             JobError::Engine(e) => matches!(
                 e.code(),
-                "bad_request" | "bad_text" | "bad_voice" | "unknown_voice" | "no_room" | "bad_codes"
+                "bad_request"
+                    | "bad_text"
+                    | "bad_voice"
+                    | "no_cloning"
+                    | "unknown_voice"
+                    | "no_room"
+                    | "bad_codes"
             ),
             JobError::Refused(_) => true,
             JobError::Keep { .. } | JobError::Encode(_) | JobError::Stopped => false,

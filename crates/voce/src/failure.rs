@@ -95,6 +95,7 @@ impl From<EngineError> for Failure {
             EngineError::Store(inner) => inner.into(),
             EngineError::Text(_)
             | EngineError::UnknownVoice { .. }
+            | EngineError::NoCloning { .. }
             | EngineError::BadRequest { .. }
             | EngineError::BadShape { .. }
             | EngineError::Speech(_)

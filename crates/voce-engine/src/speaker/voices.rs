@@ -92,7 +92,7 @@ impl Speaker {
     pub fn clone_voice(&self, path: &Path, text: Option<&str>) -> Result<Voice, EngineError> {
         let name = path.display().to_string();
         // A model that cannot clone says so before anybody reads audio.
-        self.speech.can_clone(text).map_err(|source| EngineError::Voice { name: name.clone(), source })?;
+        self.can_clone(text, &name)?;
         let wrap = |source| EngineError::Audio { path: path.to_owned(), source };
         let extension = path.extension().and_then(|e| e.to_str());
         let source = Source::file(path).map_err(wrap)?;
@@ -122,7 +122,25 @@ impl Speaker {
                 rule: "give samples from -1 to 1, and some of them",
             });
         }
+        self.can_clone(text, "of samples")?;
         self.make_voice("of samples", VoiceSource::Clip { samples, text })
+    }
+
+    /// Whether the model makes voices of recordings.
+    pub fn clones(&self) -> bool {
+        self.speech.can_clone(None).is_ok()
+    }
+
+    fn can_clone(&self, text: Option<&str>, name: &str) -> Result<(), EngineError> {
+        self.speech.can_clone(text).map_err(|source| match source {
+            VoiceError::NoEncoder => self.no_cloning(),
+            VoiceError::Unsupported { .. } if !self.clones() => self.no_cloning(),
+            source => EngineError::Voice { name: name.to_owned(), source },
+        })
+    }
+
+    fn no_cloning(&self) -> EngineError {
+        EngineError::NoCloning { id: self.info.id.clone(), voices: self.voice_names() }
     }
 
     /// One of its voices as the bytes of a safetensors file in the published layout.

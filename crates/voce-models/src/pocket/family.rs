@@ -176,7 +176,8 @@ impl Speech for Pocket {
     fn can_clone(&self, text: Option<&str>) -> Result<(), VoiceError> {
         match text {
             Some(_) => Err(VoiceError::Unsupported { family: NAME, option: "reference text" }),
-            None => self.encoder().map(drop),
+            None if VoiceEncoder::is_in(&self.later, &self.config)? => Ok(()),
+            None => Err(VoiceError::NoEncoder),
         }
     }
 

@@ -189,9 +189,20 @@ pub struct VoiceEncoder {
 }
 
 impl VoiceEncoder {
+    /// Whether the weights have one. A model that was trained without it may be published with zeros in its place.
+    pub fn is_in(l: &Loader, c: &PocketConfig) -> Result<bool, VoiceError> {
+        if !l.has("mimi.encoder.model.0.conv.weight") {
+            return Ok(false);
+        }
+        let lm = l.sub("flow_lm");
+        let latent = c.mimi.inner_dim.unwrap_or(c.mimi.seanet.dimension);
+        let shape = [c.flow_lm.transformer.d_model, latent];
+        Ok(lm.tensor("speaker_proj_weight", &shape)?.iter().any(|w| *w != 0.0))
+    }
+
     /// Loads `mimi.encoder*`, `flow_lm.speaker_proj_weight` and, if configured, `flow_lm.bos_before_voice`.
     pub fn load(l: &Loader, c: &PocketConfig, f: Formats) -> Result<Self, VoiceError> {
-        if !l.has("mimi.encoder.model.0.conv.weight") {
+        if !Self::is_in(l, c)? {
             return Err(VoiceError::NoEncoder);
         }
         let mimi = MimiEncoder::load(&l.sub("mimi"), &c.mimi, f)?;

@@ -212,6 +212,7 @@ impl ServerError {
             Self::Engine(e) => match e {
                 EngineError::Text(_)
                 | EngineError::UnknownVoice { .. }
+                | EngineError::NoCloning { .. }
                 | EngineError::BadRequest { .. }
                 | EngineError::Chunk { .. }
                 | EngineError::Language { .. }

@@ -206,6 +206,11 @@ impl Mouth {
         Ok(self.with(move |model| Ok(tags(model))).await?.0)
     }
 
+    /// Whether voices can be cloned with it.
+    pub(crate) async fn clones(&self) -> Result<bool, ServerError> {
+        Ok(self.with(|model| Ok(model.speaker.clones())).await?.0)
+    }
+
     /// The name of the default voice.
     pub(crate) async fn default_voice(&self) -> Result<Option<String>, ServerError> {
         Ok(self.with(|model| Ok(model.default_voice())).await?.0)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
@@ -17,15 +17,20 @@ use crate::core::error::ServerError;
 use crate::core::health::json_response;
 use crate::core::limits;
 use crate::core::owners::Owners;
-use crate::core::query::short;
+use crate::core::query::{Query, short};
 use crate::core::state::AppState;
 use crate::mouth::Clip;
 
-/// All voices of the default model, and OpenAI's names, which stand for the default voice.
-pub(crate) async fn list(State(state): State<AppState>) -> Result<Response, ServerError> {
-    let mouth = state.mouth(None)?;
+/// All voices of the default model, or of `?model=`, and whether it can clone more.
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ServerError> {
+    let query = Query::parse(query.as_deref().unwrap_or_default());
+    let mouth = state.mouth(query.get("model"))?;
     let names = mouth.voice_names().await?;
     let default = mouth.default_voice().await?;
+    let cloning = state.options.voice_changes && mouth.clones().await?;
     let own: Vec<String> = state.store.voices().list().into_iter().map(|v| v.name).collect();
     let data: Vec<_> = names
         .iter()
@@ -38,7 +43,7 @@ pub(crate) async fn list(State(state): State<AppState>) -> Result<Response, Serv
         .collect();
     Ok(json_response(
         StatusCode::OK,
-        &json!({"object": "list", "data": data, "voices": names, "default": default}),
+        &json!({"object": "list", "data": data, "voices": names, "default": default, "cloning": cloning}),
     ))
 }
 

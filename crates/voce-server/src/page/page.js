@@ -65,7 +65,10 @@ async function loadModels() {
 }
 
 async function loadVoices(chosen) {
-  const { data, voices, default: standard } = await (await call("/v1/audio/voices")).json();
+  const of = `/v1/audio/voices?model=${encodeURIComponent($("speak-model").value)}`;
+  const { data, voices, default: standard, cloning } = await (await call(of)).json();
+  $("cloning").hidden = !cloning;
+  $("no-cloning").hidden = cloning;
   fill($("voice"), voices.length ? voices : ["default"], chosen || standard);
   $("voices").replaceChildren(...data.map((voice) => {
     const item = document.createElement("li");
@@ -85,6 +88,8 @@ async function loadVoices(chosen) {
     return item;
   }));
 }
+
+$("speak-model").addEventListener("change", () => loadVoices().catch((error) => status(error.message, true)));
 
 $("clone").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -44,6 +44,7 @@ mod rnnt_v2;
 mod roll;
 mod rooms;
 mod server;
+mod small_voice;
 mod socket;
 mod speech;
 mod traces;

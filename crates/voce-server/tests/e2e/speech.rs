@@ -193,7 +193,7 @@ async fn a_voice_is_cloned_used_and_removed() {
     let list = server.get("/v1/audio/voices").await.json();
     let names: Vec<&str> = list["voices"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
     assert_eq!(names, ["anna", "voice"]);
-    assert_eq!(list["default"], "voice");
+    assert_eq!((&list["default"], &list["cloning"]), (&"voice".into(), &true.into()));
     let anna = speak(&server, json!({"voice": "anna", "response_format": "pcm"})).await;
     assert_eq!(anna.status, StatusCode::OK);
     for (name, data, says) in [

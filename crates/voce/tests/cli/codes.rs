@@ -171,7 +171,11 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     for (m, flags, parts) in [
         (&custom, vec!["--voice", "nobody"], vec!["nobody", "aiden", "serena"]),
         (&custom, vec!["--language", "klingon"], vec!["klingon", "auto", "english"]),
-        (&custom, vec!["--clone", arg(&short)], vec!["CustomVoice", "recording"]),
+        (
+            &custom,
+            vec!["--clone", arg(&short)],
+            vec!["cannot clone a voice", "voce pull pocket --cloning"],
+        ),
         (&base, vec!["--instruct", "slowly"], vec!["Base", "instruction"]),
         (&base, vec!["--clone", arg(&short)], vec!["0.10 s", "0.5 s"]),
         (&base, vec!["--clone", arg(&short), "--clone-text", "x"], vec!["0.10 s"]),

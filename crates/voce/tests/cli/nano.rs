@@ -89,6 +89,30 @@ fn what_the_voice_says_the_ear_hears() {
 }
 
 #[test]
+fn the_voice_says_that_it_cannot_clone() {
+    let s = Sandbox::new();
+    let clip = &clips()[0].0;
+    let out = s.out("clone.wav");
+    let says = ["nano-voice cannot clone a voice", "voce pull pocket --cloning"];
+    for args in [
+        &["voice", "add", "anna", arg(clip)][..],
+        &["voice", "export", arg(clip), arg(&s.out("anna.safetensors"))],
+        &["say", "-q", "--clone", arg(clip), "-o", arg(&out), "Hi."],
+        &["say", "-q", "--clone", arg(clip), "--clone-text", "What is said.", "-o", arg(&out), "Hi."],
+        &["say", "-q", "--voice", arg(clip), "-o", arg(&out), "Hi."],
+    ] {
+        let (code, said) = s.fails(args);
+        assert!(code == 2 && says.iter().all(|says| said.contains(says)), "{args:?}: {code} {said}");
+    }
+    assert!(s.results().is_empty());
+    // Its own voice can be kept under another name.
+    let own = s.out("own.safetensors");
+    s.json(&["voice", "export", "--json", "voice", arg(&own)]);
+    s.json(&["voice", "add", "--json", "anna", arg(&own)]);
+    s.json(&["say", "--json", "--voice", "anna", "-o", arg(&out), "Hi."]);
+}
+
+#[test]
 fn real_speech_is_heard() {
     let s = Sandbox::new();
     // 15.0 % and 19.8 % where this was written, 16.2 % and 20.4 % with scalar kernels.
