@@ -299,7 +299,7 @@ fn what_a_variant_cannot_use_is_refused_by_name() {
             base.speaker.clone_samples(&[0.1; 2400], None).map(drop).unwrap_err().to_string(),
             vec!["0.10 s", "0.5 s"],
         ),
-        (base.speaker.speak("  ", &nobody).map(drop).unwrap_err().to_string(), vec!["empty"]),
+        (base.speaker.speak("  ", &nobody).map(drop).unwrap_err().to_string(), vec!["nothing to say"]),
     ] {
         assert!(parts.iter().all(|part| said.contains(part)), "'{said}' should have {parts:?}");
     }

@@ -95,7 +95,7 @@ static MODELS: [Embedded; 2] = [
         licence: "MIT OR Apache-2.0",
         data: "352 h of synthetic speech (hibari-tts, Apache-2.0) of free texts",
         quality: "4.8 % word error rate by Whisper base on 100 unseen sentences, DNSMOS 3.17",
-        files: files!("nano-voice": "config.yaml", "model.safetensors", "tokenizer.model", "voice.safetensors", "MODEL_CARD.md"),
+        files: files!("nano-voice": "config.yaml", "voce.yaml", "model.safetensors", "tokenizer.model", "voice.safetensors", "MODEL_CARD.md"),
     },
     Embedded {
         name: EAR,

@@ -56,8 +56,16 @@ impl TokenizerError {
 #[non_exhaustive]
 pub enum TextError {
     /// Nothing is left to say.
-    #[error("the text is empty; give at least one word")]
+    #[error("there is nothing to say in the text; give at least one word")]
     Empty,
+    /// Letters that the model was not made for.
+    #[error("{}", letters_text(.letters, .speaks.as_deref()))]
+    Letters {
+        /// Those of the text, each once.
+        letters: Vec<char>,
+        /// The language that the model speaks, in lower-case English, where known.
+        speaks: Option<String>,
+    },
     /// A pause tag whose duration cannot be read.
     #[error("cannot read the duration in `{tag}`; write e.g. [pause:300ms] or <break time=\"1.5s\"/>")]
     PauseDuration {
@@ -92,4 +100,21 @@ pub enum TextError {
         /// Offset of the unfinished character from the start of the stream.
         offset: u64,
     },
+}
+
+/// Letters that an error names at most.
+const NAMED_LETTERS: usize = 12;
+
+fn letters_text(letters: &[char], speaks: Option<&str>) -> String {
+    let named: Vec<String> = letters.iter().take(NAMED_LETTERS).map(char::to_string).collect();
+    let more = if letters.len() > NAMED_LETTERS { " ..." } else { "" };
+    let language = speaks.map(|name| name.split(['_', '-']).next().unwrap_or(name));
+    let voice = language.map_or("this voice".to_owned(), |name| {
+        let first = name.chars().next().into_iter().flat_map(char::to_uppercase);
+        format!("this voice speaks {} and", first.chain(name.chars().skip(1)).collect::<String>())
+    });
+    let named = named.join(" ");
+    format!(
+        "{voice} does not know the letters {named}{more}: write the text in letters that it knows, or use a model of its language"
+    )
 }

@@ -20,7 +20,7 @@ pub use error::{TextError, TokenizerError};
 pub use markup::{MarkupStream, strip_markup};
 pub use normalize::normalize_english;
 pub use pauses::{PauseBudget, Segment, parse_pauses, parse_pauses_within};
-pub use prompt::{Prepared, PromptRules, prepare, split_into_chunks};
+pub use prompt::{Prepared, PromptRules, in_alphabet, prepare, says_something, split_into_chunks};
 pub use stream::SentenceStream;
 pub use tokenizer::{Detokenizer, Tokenizer};
 pub use utf8::Utf8Stream;

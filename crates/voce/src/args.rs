@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use voce_engine::speaker::language_name;
 use voce_engine::store::{Store, Task, catalogue};
 use voce_nn::Precision;
 
@@ -200,10 +201,18 @@ impl ModelArgs {
     /// The model's reference; the built-in voice is laid out if it is the one.
     pub(crate) fn reference(&self, store: &Store) -> Result<String, Failure> {
         let reference = match (&self.language, &self.model) {
+            (Some(language), Some(model)) if embedded::find(model).is_some() => built_in(model, language)?,
             (Some(_), Some(model)) if self.spoken(store).is_some() => model.clone(),
-            (Some(language), _) => {
+            (Some(language), model) => {
+                let name = language_name(language);
                 let family = catalogue::find(best_voice()).map_or("", |entry| entry.family.name());
-                format!("{family}-{}", language_name(&language.to_lowercase()))
+                let own = format!("{family}-{name}");
+                let small = embedded::find(embedded::VOICE).filter(|voice| voice.language == name);
+                match small {
+                    // A model that is not here is no better than the one that is.
+                    Some(small) if model.is_none() && store.find(&own).is_err() => small.name.to_owned(),
+                    _ => own,
+                }
             }
             (None, Some(model)) => model.clone(),
             (None, None) => {
@@ -225,7 +234,7 @@ impl ModelArgs {
             // What is not there is told by its own name.
             Err(_) => std::path::Path::new(model).components().count() > 1,
         };
-        other.then(|| language_name(&language.to_lowercase()).to_owned())
+        other.then(|| language_name(language))
     }
 }
 
@@ -234,21 +243,14 @@ pub(crate) fn best_voice() -> &'static str {
     catalogue::preferred(Task::Speech).first().copied().unwrap_or_default()
 }
 
-/// A language's English name; what is no known code is taken as a name.
-fn language_name(code: &str) -> &str {
-    match code {
-        "en" => "english",
-        "fr" => "french",
-        "de" => "german",
-        "es" => "spanish",
-        "it" => "italian",
-        "pt" => "portuguese",
-        "nl" => "dutch",
-        "zh" => "chinese",
-        "ja" => "japanese",
-        "ko" => "korean",
-        "ru" => "russian",
-        name => name,
+/// A built-in model that was named beside a language: it has one, and speaks no other.
+fn built_in(model: &str, language: &str) -> Result<String, Failure> {
+    match embedded::find(model) {
+        Some(own) if own.language != language_name(language) => Err(Failure::usage(format!(
+            "{model} speaks {}, not '{language}': leave --model out, or name one of that language (`voce list --all`)",
+            own.language_name()
+        ))),
+        _ => Ok(model.to_owned()),
     }
 }
 

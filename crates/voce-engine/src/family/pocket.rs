@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use voce_models::pocket::{Pocket, PocketConfig, PocketParts, SeparateFiles, random_weights};
+use voce_models::pocket::{OwnConfig, Pocket, PocketConfig, PocketParts, SeparateFiles, random_weights};
 use voce_nn::weights::SafetensorsFile;
 use voce_nn::{Loader, Precision, Weights};
 use voce_text::Tokenizer;
@@ -16,7 +16,7 @@ use crate::EngineError;
 use crate::device::Place;
 use crate::packed;
 use crate::store::catalogue::{self, Shape};
-use crate::store::{Entry, Store};
+use crate::store::{Entry, OWN_CONFIG, Store};
 
 /// Opens a model all of whose files are here.
 pub(super) fn open(
@@ -32,6 +32,7 @@ pub(super) fn open(
         return Err(EngineError::TokenizerSize { expected, got: tokenizer.vocab_size() });
     }
     let (source, paths) = files.weights()?;
+    let own = files.own()?;
     let formats = place.formats(precision)?;
     let packed = packed::cache(store, &paths, formats).filter(|_| place.device.is_none());
     let mut loader = Loader::new(source.clone());
@@ -42,6 +43,7 @@ pub(super) fn open(
         config: files.config,
         tokenizer,
         language: files.language,
+        own,
         formats,
         later: place.loader(Loader::new(source)),
     };
@@ -65,6 +67,7 @@ pub(super) fn random(
         tokenizer: plain_tokenizer(config.flow_lm.lookup_table.n_bins),
         config,
         language: None,
+        own: OwnConfig::default(),
         formats: place.formats(precision)?,
         later: loader.clone(),
     };
@@ -146,6 +149,15 @@ impl Files {
             Some(mimi) => separate(path, self.named(mimi)?),
             None => Ok((Arc::new(SafetensorsFile::open(&path)?), vec![path])),
         }
+    }
+
+    /// What the folder says beside the configuration, if anything.
+    fn own(&self) -> Result<OwnConfig, EngineError> {
+        let path = self.root.join(OWN_CONFIG);
+        if !path.is_file() {
+            return Ok(OwnConfig::default());
+        }
+        OwnConfig::from_yaml(&read(&path)?).map_err(|source| EngineError::Config { path, source })
     }
 
     /// Opens the tokeniser.

@@ -24,7 +24,7 @@ pub use stream::{AudioChunk, SpeakStats, SpeechStream};
 pub use text::{HungUp, TextSender};
 pub use voce_models::speech::{
     FineSampling, MAX_FRAMES, MAX_STEPS, MAX_TOKENS, MODEL_TOKENS, SpeakRequest, SpokenWord, TextMode, Voice,
-    VoiceChoice, VoiceError,
+    VoiceChoice, VoiceError, language_name,
 };
 
 use crate::EngineError;

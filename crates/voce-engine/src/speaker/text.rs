@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use voce_models::speech::{Passage, Script};
-use voce_text::{MarkupStream, SentenceStream, TextError, strip_markup};
+use voce_text::{MarkupStream, SentenceStream, TextError, says_something, strip_markup};
 
 use crate::EngineError;
 use crate::wake::Waker;
@@ -14,6 +14,8 @@ use crate::wake::Waker;
 const QUEUE: usize = 64;
 /// Text up to this size is planned as a whole, as the published packages do; longer text by sentences.
 const WHOLE_TEXT: usize = 16 * 1024;
+/// Characters before the first thing to say that are kept.
+const MAX_LEAD: usize = 256;
 /// Sentences of longer text are gathered up to this size.
 const BLOCK: usize = 4 * 1024;
 
@@ -26,6 +28,8 @@ pub struct TextSender {
     /// Takes markup out of what arrives, where that was asked for.
     markup: Option<MarkupStream>,
     passages: Vec<Passage>,
+    /// Marks that came before anything to say.
+    lead: Option<String>,
     /// What waits for room in the queue.
     waiting: VecDeque<Piece>,
     sender: SyncSender<Piece>,
@@ -47,7 +51,8 @@ impl TextSender {
     ) -> (Self, Receiver<Piece>) {
         let (sender, receiver) = sync_channel(QUEUE);
         let (passages, waiting) = <(Vec<_>, VecDeque<_>)>::default();
-        (Self { script, markup, passages, waiting, sender, waker, said: false, ended: false }, receiver)
+        let lead = Some(String::new());
+        (Self { script, markup, passages, lead, waiting, sender, waker, said: false, ended: false }, receiver)
     }
 
     /// Adds text; blocks while too much of it waits to be spoken.
@@ -68,10 +73,24 @@ impl TextSender {
         match &mut self.markup {
             Some(markup) => {
                 let plain = markup.push(text);
-                self.plan(|script, passages| script.push(&plain, passages));
+                self.arrived(&plain);
             }
-            None => self.plan(|script, passages| script.push(text, passages)),
+            None => self.arrived(text),
         }
+    }
+
+    /// Plans plain text, once there is anything to say in it.
+    fn arrived(&mut self, text: &str) {
+        let Some(mut lead) = self.lead.take() else {
+            return self.plan(|script, passages| script.push(text, passages));
+        };
+        lead.push_str(text);
+        if says_something(&lead) {
+            return self.plan(|script, passages| script.push(&lead, passages));
+        }
+        // Only so many marks can matter to what comes after them.
+        lead.drain(..lead.char_indices().rev().nth(MAX_LEAD).map_or(0, |(at, _)| at));
+        self.lead = Some(lead);
     }
 
     /// Passes on what waits, as far as there is room: whether nothing waits any more.
@@ -108,7 +127,7 @@ impl TextSender {
             return;
         }
         if let Some(left) = self.markup.as_mut().map(MarkupStream::finish) {
-            self.plan(|script, passages| script.push(&left, passages));
+            self.arrived(&left);
         }
         self.plan(|script, passages| script.finish(passages));
         if !self.said {
@@ -155,6 +174,9 @@ pub(super) fn whole_text(
     waker: Arc<Waker>,
 ) -> Result<Receiver<Piece>, EngineError> {
     let text = &*if is_marked { strip_markup(text) } else { text.into() };
+    if !says_something(text) {
+        return Err(TextError::Empty.into());
+    }
     if text.len() <= WHOLE_TEXT {
         let mut passages = Vec::new();
         script.whole(text, &mut passages)?;
@@ -167,9 +189,6 @@ pub(super) fn whole_text(
             let _ = sender.try_send(Ok(passage));
         }
         return Ok(receiver);
-    }
-    if text.trim().is_empty() {
-        return Err(TextError::Empty.into());
     }
     let (mut sender, receiver) = TextSender::new(script, None, waker);
     let text = text.to_owned();

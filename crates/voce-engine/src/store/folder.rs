@@ -11,6 +11,9 @@ const MAX_DEPTH: usize = 4;
 /// How many files of a model folder are looked at.
 const MAX_ENTRIES: usize = 10_000;
 
+/// The file of a model's folder that says what its published configuration cannot.
+pub(crate) const OWN_CONFIG: &str = "voce.yaml";
+
 /// One file of a model folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
@@ -70,8 +73,11 @@ pub(super) fn parts(found: &[FoundFile]) -> Parts {
         let mut named = names.iter().flat_map(|name| there().filter(move |file| last(file) == *name));
         named.next().map(|file| file.path.clone())
     };
+    // What Voce reads beside a configuration is none.
+    let own = |file: &FoundFile| file.path.file_name().is_some_and(|name| name == OWN_CONFIG);
     let ending = |ends: &[&str]| {
-        there().find(|file| ends.iter().any(|end| file.name.ends_with(end))).map(|file| file.path.clone())
+        let mut others = there().filter(|file| !own(file));
+        others.find(|file| ends.iter().any(|end| file.name.ends_with(end))).map(|file| file.path.clone())
     };
     let of_kind = |end: &str| -> Vec<PathBuf> {
         there()

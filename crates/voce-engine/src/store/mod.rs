@@ -33,6 +33,7 @@ pub mod voices;
 
 pub use catalogue::{Entry, Family, HubFile, Task};
 pub use error::StoreError;
+pub(crate) use folder::OWN_CONFIG;
 #[cfg(feature = "hub")]
 pub use hub::{MAX_FILES, MAX_JSON, MAX_REDIRECTS};
 pub use identity::Identity;

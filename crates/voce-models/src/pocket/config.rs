@@ -8,6 +8,7 @@ use voce_runtime::{Activation, RopeStyle};
 use voce_text::prompt::PromptRules;
 
 use crate::mimi::MimiConfig;
+use crate::speech::MAX_TOKENS;
 
 /// A configuration that cannot be read or run.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +176,30 @@ pub struct PocketConfig {
     pub default_eos_threshold: f32,
 }
 
+/// What a model's folder says beside the published configuration, in a file of its own: the published package refuses a
+/// configuration with fields that it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnConfig {
+    /// The language that it speaks, in lower-case English.
+    #[serde(default)]
+    pub language: Option<String>,
+    /// Tokens of a passage that it speaks without losing words.
+    #[serde(default)]
+    pub max_tokens: Option<usize>,
+}
+
+impl OwnConfig {
+    /// Reads and checks it.
+    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
+        let own: Self = serde_yaml_ng::from_str(text)?;
+        if own.max_tokens.is_some_and(|most| most == 0 || most > MAX_TOKENS) {
+            return Err(ConfigError::Unsupported(format!("max_tokens is not from 1 to {MAX_TOKENS}")));
+        }
+        Ok(own)
+    }
+}
+
 fn yes() -> bool {
     true
 }
@@ -248,6 +273,21 @@ impl PocketConfig {
             append_terminal_punctuation: self.append_terminal_punctuation,
             capitalize_first_letter: self.capitalize_first_letter,
             replace_characters: self.replace_characters.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_folder_says_of_its_own_is_checked() {
+        let own = OwnConfig::from_yaml("language: english\nmax_tokens: 40\n").unwrap();
+        assert_eq!((own.language.as_deref(), own.max_tokens), (Some("english"), Some(40)));
+        assert_eq!(OwnConfig::from_yaml("max_tokens: 400").unwrap().max_tokens, Some(MAX_TOKENS));
+        for bad in ["max_tokens: 0", "max_tokens: 401", "max_token: 40", "max_tokens: many", "- 1"] {
+            OwnConfig::from_yaml(bad).unwrap_err();
         }
     }
 }

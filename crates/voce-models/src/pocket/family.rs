@@ -7,7 +7,7 @@ use voce_runtime::Exec;
 use voce_text::normalize::Signs;
 use voce_text::{PauseBudget, PromptRules, SentenceStream, Tokenizer};
 
-use super::config::PocketConfig;
+use super::config::{OwnConfig, PocketConfig};
 use super::flow_lm::FlowLm;
 use super::script::PocketScript;
 use super::synth::{Defaults, PocketSynth};
@@ -16,7 +16,7 @@ use super::voice::{Voice as Past, VoiceEncoder};
 use crate::mimi::MimiDecoder;
 use crate::speech::{
     MODEL_TOKENS, Script, SlotVocoder, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
-    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
+    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor, spoken,
 };
 use crate::stage::{Per, StageInfo};
 
@@ -24,7 +24,7 @@ use crate::stage::{Per, StageInfo};
 const NAME: &str = "Pocket TTS";
 /// The language that numbers and abbreviations are read out in.
 const ENGLISH: &str = "english";
-/// Tokens of a passage unless a request says otherwise.
+/// Tokens of a passage, as published, where neither the model nor a request says otherwise.
 const PASSAGE_TOKENS: usize = 50;
 /// A passage rises from silence in this part of a second.
 const FADE: usize = 200;
@@ -40,6 +40,8 @@ pub struct Pocket {
     decoder: Arc<MimiDecoder>,
     tokenizer: Tokenizer,
     rules: Arc<PromptRules>,
+    /// Tokens of a passage unless a request says otherwise.
+    passage_tokens: usize,
     nobody: Arc<Past>,
     /// Loads the voice encoder, when somebody first clones a voice.
     later: Loader,
@@ -54,6 +56,8 @@ pub struct PocketParts {
     pub tokenizer: Tokenizer,
     /// The language that it speaks, in lower-case English, where known.
     pub language: Option<String>,
+    /// What the published configuration has no words for.
+    pub own: OwnConfig,
     /// Formats of the weights.
     pub formats: Formats,
     /// Loads what is needed only when a voice is cloned; it may read the same tensors again.
@@ -63,7 +67,7 @@ pub struct PocketParts {
 impl Pocket {
     /// Loads a model.
     pub fn load(loader: &Loader, parts: PocketParts) -> Result<Self, WeightError> {
-        let PocketParts { config, tokenizer, language, formats, later } = parts;
+        let PocketParts { config, tokenizer, language, own, formats, later } = parts;
         let lm = Arc::new(FlowLm::load(&loader.sub("flow_lm"), &config, formats)?);
         let scale = Some(lm.latent_scale());
         let decoder = Arc::new(MimiDecoder::load(&loader.sub("mimi"), &config.mimi, formats, scale)?);
@@ -74,13 +78,14 @@ impl Pocket {
             group: CODEC_GROUP,
             fade_in: config.mimi.sample_rate / FADE,
             temperature: config.default_temperature,
-            languages: language.into_iter().collect(),
+            languages: own.language.or(language).into_iter().collect(),
             speakers: Vec::new(),
             stages: stages(&lm, &decoder, config.mimi.frame_rate, formats),
         };
         Ok(Self {
             nobody: Arc::new(Past::empty(&lm)),
             rules: Arc::new(config.prompt_rules()),
+            passage_tokens: own.max_tokens.unwrap_or(PASSAGE_TOKENS),
             info,
             formats,
             lm,
@@ -112,12 +117,13 @@ impl Pocket {
         if let Some(option) = request.token_option().or(request.code_option()) {
             return unsupported(option);
         }
-        match (&request.language, self.info.languages.first()) {
-            (None, _) => {}
-            (Some(_), None) => return unsupported("language"),
-            (Some(asked), Some(own)) if asked.eq_ignore_ascii_case(own) => {}
-            (Some(asked), Some(_)) => {
-                return Err(SpeechError::Language { asked: asked.clone(), has: self.info.languages.clone() });
+        if let Some(asked) = &request.language {
+            let has = &self.info.languages;
+            if has.is_empty() {
+                return unsupported("language");
+            }
+            if spoken(asked, has).is_none() {
+                return Err(SpeechError::Language { asked: asked.clone(), has: has.clone() });
             }
         }
         if let VoiceChoice::Ready(voice) = &request.voice
@@ -145,9 +151,10 @@ impl Speech for Pocket {
             tokenizer: self.tokenizer.clone(),
             rules: self.rules.clone(),
             max_tokens: match request.max_tokens {
-                MODEL_TOKENS => PASSAGE_TOKENS,
+                MODEL_TOKENS => self.passage_tokens,
                 most => most,
             },
+            speaks: self.info.languages.first().cloned(),
             english: request.normalize && english,
             signs: self.info.languages.first().filter(|_| request.normalize).and_then(|own| Signs::of(own)),
             frames_after_eos: request.frames_after_eos.or(self.config.model_recommended_frames_after_eos),

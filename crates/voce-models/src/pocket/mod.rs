@@ -12,7 +12,7 @@ mod synth;
 mod vocoder;
 mod voice;
 
-pub use config::{ConfigError, FlowType, PocketConfig, TokenizerKind};
+pub use config::{ConfigError, FlowType, OwnConfig, PocketConfig, TokenizerKind};
 pub use family::{CODEC_GROUP, Pocket, PocketParts};
 pub use flow_head::FlowHead;
 pub use flow_lm::{FlowLm, FlowLmState, StepOutput};

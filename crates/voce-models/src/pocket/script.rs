@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use voce_text::normalize::{Signs, read_addresses};
 use voce_text::{
-    PauseBudget, PromptRules, Segment, SentenceStream, TextError, Tokenizer, normalize_english,
+    PauseBudget, PromptRules, Segment, SentenceStream, TextError, Tokenizer, in_alphabet, normalize_english,
     parse_pauses_within, prepare, split_into_chunks,
 };
 
@@ -16,6 +16,8 @@ pub(super) struct PocketScript {
     pub tokenizer: Tokenizer,
     pub rules: Arc<PromptRules>,
     pub max_tokens: usize,
+    /// The language of the model, where known.
+    pub speaks: Option<String>,
     /// Whether numbers and abbreviations are read out in English.
     pub english: bool,
     /// How addresses are read out in other languages.
@@ -44,12 +46,17 @@ impl PocketScript {
             Some(signs) => read_addresses(text, signs),
             None => text.into(),
         };
+        let text = in_alphabet(&self.tokenizer, &self.rules, &text, self.speaks.as_deref())?;
         let chunks = match split_into_chunks(&self.tokenizer, &self.rules, &text, self.max_tokens) {
             Err(TextError::Empty) => return Ok(()),
             other => other?,
         };
         for chunk in chunks {
             let prepared = prepare(&self.rules, &chunk)?;
+            // Marks alone are noise to a model.
+            if !prepared.text.contains(char::is_alphanumeric) {
+                continue;
+            }
             let guess = prepared.frames_after_eos_guess as usize + EXTRA_FRAMES_AFTER_EOS;
             out.push(Passage::New(Line {
                 tokens: self.tokenizer.encode(&prepared.text),
@@ -82,19 +89,33 @@ impl Script for PocketScript {
 mod tests {
     use super::*;
 
-    #[test]
-    fn pauses_of_a_text_that_arrives_count_together() {
+    fn script(max_tokens: usize) -> PocketScript {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../voce-text/tests/fixtures/pocket.json");
-        let mut script = PocketScript {
+        PocketScript {
             tokenizer: Tokenizer::from_file(fixtures).unwrap(),
             rules: Arc::default(),
-            max_tokens: 50,
+            max_tokens,
+            speaks: None,
             english: true,
             signs: None,
             frames_after_eos: None,
             sentences: SentenceStream::new(),
             pauses: PauseBudget::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn marks_alone_are_no_passage() {
+        let mut out = Vec::new();
+        script(50).whole("... !", &mut out).unwrap();
+        script(50).whole("\u{2665} \u{2192}", &mut out).unwrap();
+        assert_eq!(out, []);
+        script(50).whole("Привет.", &mut out).unwrap_err();
+    }
+
+    #[test]
+    fn pauses_of_a_text_that_arrives_count_together() {
+        let mut script = script(50);
         let mut out = Vec::new();
         for _ in 0..10 {
             script.push("Hi. [pause:30s]\n\n", &mut out).unwrap();

@@ -13,10 +13,10 @@ use super::sound::Sound;
 use super::synth::{Common, QwenSynth};
 use super::talker::Talker;
 use super::voice::Voice as Speaker;
-use super::{AUTO, PREDICTOR, TALKER, language, text_mode};
+use super::{AUTO, PREDICTOR, TALKER, text_mode};
 use crate::speech::{
     ClipRules, MODEL_TOKENS, Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
-    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
+    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor, language_name,
 };
 use crate::stage::{Per, StageInfo};
 
@@ -116,7 +116,7 @@ impl Qwen {
             }
         }
         if let Some(asked) = &request.language {
-            let (has, name) = (&self.info.languages, language(asked));
+            let (has, name) = (&self.info.languages, language_name(asked));
             if name != AUTO && !has.contains(&name) {
                 let has = std::iter::once(AUTO.to_owned()).chain(has.iter().cloned()).collect();
                 return Err(SpeechError::Language { asked: asked.clone(), has });

@@ -35,25 +35,6 @@ const AUTO: &str = "auto";
 const TALKER: &str = "talker";
 const PREDICTOR: &str = "predictor";
 
-/// A language as configurations spell it; codes of two letters are names as well.
-fn language(asked: &str) -> String {
-    let lower = asked.to_lowercase();
-    let name = match lower.as_str() {
-        "zh" => "chinese",
-        "en" => "english",
-        "fr" => "french",
-        "de" => "german",
-        "it" => "italian",
-        "ja" => "japanese",
-        "ko" => "korean",
-        "pt" => "portuguese",
-        "ru" => "russian",
-        "es" => "spanish",
-        name => name,
-    };
-    name.to_owned()
-}
-
 /// Tokens of the message that an instruction is.
 fn instruction(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     tokenizer.encode(&format!("<|im_start|>user\n{text}<|im_end|>\n"))

@@ -157,7 +157,8 @@ impl QwenSynth {
             Some(Voice::Prompt(voice)) => Some(voice.clone()),
             _ => None,
         };
-        let asked = request.language.as_deref().map(super::language).filter(|name| name != super::AUTO);
+        let asked =
+            request.language.as_deref().map(crate::speech::language_name).filter(|name| name != super::AUTO);
         let asked = asked.as_deref();
         let language = match &voice {
             Some(voice) => voice.language(&common.config, asked),

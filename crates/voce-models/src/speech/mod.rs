@@ -4,6 +4,7 @@
 //! (text to frames) and the [`Vocoder`]'s (frames to samples); the engine owns the threads, the slots and the streams.
 
 mod decoder;
+mod language;
 mod request;
 mod voice;
 
@@ -17,6 +18,7 @@ use voce_text::TextError;
 use crate::stage::StageInfo;
 
 pub use decoder::{SlotDecoder, SlotVocoder};
+pub use language::{language_name, spoken};
 pub use request::{
     FineSampling, MAX_FRAMES, MAX_PENALTY, MAX_STEPS, MAX_TOKENS, MAX_TOP_K, MODEL_TOKENS, SpeakRequest,
     TextMode, VoiceChoice,

@@ -14,6 +14,45 @@ async fn small_voice() -> Running {
 }
 
 #[tokio::test]
+async fn what_it_cannot_say_is_named() {
+    let server = small_voice().await;
+    for (text, says) in [
+        ("Привет, как дела?", "speaks English and does not know the letters П р и в е т"),
+        ("Hello Мир world.", "letters М и р:"),
+        ("你好世界", "你 好 世 界"),
+        ("مرحبا", "م ر ح ب ا"),
+        ("!!!", "nothing to say"),
+        ("...", "nothing to say"),
+        ("☺", "nothing to say"),
+    ] {
+        let reply = server.post("/v1/audio/speech", &json!({"input": text, "response_format": "pcm"})).await;
+        assert_eq!((reply.status, reply.error().as_str()), (StatusCode::BAD_REQUEST, "bad_text"), "{text}");
+        assert!(reply.text().contains(says), "{text}: {}", reply.text());
+    }
+    for text in ["Café “Łódź” – 5 € ☺!", "No. 5..."] {
+        let reply = server.post("/v1/audio/speech", &json!({"input": text, "response_format": "pcm"})).await;
+        assert!(reply.status == StatusCode::OK && reply.body.len() > 1_000, "{text}: {}", reply.status);
+    }
+}
+
+#[tokio::test]
+async fn its_own_language_is_taken_however_it_is_written_and_no_other() {
+    let server = small_voice().await;
+    let speak = async |language: &str| {
+        let body = json!({"input": "Hello.", "response_format": "pcm", "language": language});
+        server.post("/v1/audio/speech", &body).await
+    };
+    for language in ["en", "english", "EN", "en-US", "en_GB", "English", ""] {
+        assert_eq!(speak(language).await.status, StatusCode::OK, "{language}");
+    }
+    for language in ["de", "german", "xx"] {
+        let reply = speak(language).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{language}");
+        assert!(reply.text().contains("english") && reply.text().contains(language), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
 async fn it_says_that_it_cannot_clone() {
     let server = small_voice().await;
     assert_eq!(server.get("/v1/audio/voices").await.json()["cloning"], false);

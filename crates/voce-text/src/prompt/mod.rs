@@ -2,11 +2,13 @@
 //!
 //! The rules agree with the `pocket_tts` package, quirks included, because the models were judged with them.
 
+mod alphabet;
 mod chunk;
 mod python;
 
 use std::collections::BTreeMap;
 
+pub use alphabet::{in_alphabet, says_something};
 pub use chunk::{HARD_LIMIT_TOKENS, split_into_chunks, split_into_chunks_limited};
 
 use crate::TextError;

@@ -10,6 +10,7 @@ use super::decoder::Decoder;
 use super::hf_bpe::HfBpe;
 use super::hf_normalizer::Normalizer;
 use super::hf_split::Splitter;
+use super::piece_byte;
 use super::trie::Trie;
 use super::unigram::{Rounding, Score, Scratch, Unigram};
 use crate::TokenizerError;
@@ -135,6 +136,15 @@ impl Hf {
     /// Pieces of the model, without tokens added to it.
     pub(crate) fn model_len(&self) -> usize {
         self.pieces.len()
+    }
+
+    /// Whether an id stands for text by itself, and not for a byte or for what nobody knows.
+    pub(crate) fn is_ordinary(&self, id: u32) -> bool {
+        let unknown = match &self.model {
+            Model::Unigram { model, .. } => Some(model.unknown_id),
+            Model::Bpe(model) => model.unknown_id(),
+        };
+        unknown != Some(id) && self.piece(id).is_some_and(|piece| piece_byte(piece).is_none())
     }
 
     pub(crate) fn piece(&self, id: u32) -> Option<&str> {

@@ -100,6 +100,11 @@ impl HfBpe {
         out.extend(symbols.iter().filter(|symbol| !symbol.gone).map(|symbol| symbol.id));
     }
 
+    /// The piece of what the vocabulary lacks, if it has one.
+    pub(crate) fn unknown_id(&self) -> Option<u32> {
+        self.unknown_id
+    }
+
     /// The pieces of single letters, or of their bytes, or the unknown one.
     fn letters(&self, word: &str) -> Vec<Symbol> {
         let mut ids: Vec<u32> = Vec::with_capacity(word.len());

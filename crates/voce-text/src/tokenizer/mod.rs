@@ -167,6 +167,17 @@ impl Tokenizer {
         }
     }
 
+    /// Whether a letter has pieces of its own: neither the unknown one nor those of single bytes stand for it. A byte-level
+    /// vocabulary, whose pieces are bytes, has every letter.
+    pub fn has_letter(&self, letter: char) -> bool {
+        let ids = self.encode(letter.encode_utf8(&mut [0; 4]));
+        !ids.is_empty()
+            && ids.iter().all(|&id| match &*self.0 {
+                Backend::SentencePiece(model) => model.is_ordinary(id),
+                Backend::Hf(model) => model.is_ordinary(id),
+            })
+    }
+
     /// The id of exactly this piece.
     pub fn id(&self, piece: &str) -> Option<u32> {
         match &*self.0 {

@@ -215,6 +215,12 @@ impl SentencePiece {
         self.pieces.get(id as usize).map(|piece| piece.text.as_str())
     }
 
+    /// Whether an id stands for text by itself, and not for a byte or for what nobody knows.
+    pub(crate) fn is_ordinary(&self, id: u32) -> bool {
+        let kind = self.pieces.get(id as usize).map(|piece| piece.kind);
+        matches!(kind, Some(Kind::Normal | Kind::Defined | Kind::Unused))
+    }
+
     pub(crate) fn id(&self, piece: &str) -> Option<u32> {
         self.reserved.get(piece.as_bytes()).or_else(|| self.ordinary.get(piece.as_bytes()))
     }

@@ -207,7 +207,7 @@ fn texts_that_cannot_be_spoken() {
     for empty in [&[""][..], &["  \n "], &[]] {
         let (code, text) = say(&s, &m, empty);
         assert_eq!(code, 2, "{empty:?}");
-        holds(&text, &["empty"]);
+        holds(&text, &["nothing to say"]);
     }
     let (code, text) = say(&s, &m, &["Wait [pause:forever] here."]);
     assert_eq!(code, 2);

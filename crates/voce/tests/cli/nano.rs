@@ -89,6 +89,41 @@ fn what_the_voice_says_the_ear_hears() {
 }
 
 #[test]
+fn what_the_voice_cannot_say_is_named() {
+    let s = Sandbox::new();
+    for (text, says) in [
+        ("Привет, как дела?", "speaks English and does not know the letters П р и в е т"),
+        ("Hello Мир world", "М и р:"),
+        ("こんにちは", "こ ん に ち は"),
+        ("!!!", "nothing to say"),
+        ("...", "nothing to say"),
+        ("☺", "nothing to say"),
+    ] {
+        let (code, said) = s.fails(&["say", "-q", "-o", arg(&s.out("none.wav")), text]);
+        assert!(code == 2 && said.contains(says), "{text}: {code} {said}");
+    }
+    assert!(s.results().is_empty());
+    let said = s.json(&["say", "--json", "-o", arg(&s.out("some.wav")), "Café Łódź – “fine”, 5 € ☺!"]);
+    assert!(said["audio_seconds"].as_f64().unwrap() > 1.0, "{said}");
+}
+
+#[test]
+fn its_language_is_the_voice_and_another_is_refused() {
+    let s = Sandbox::new();
+    let out = s.out("en.wav");
+    for language in ["en", "english", "EN", "en-US"] {
+        let said = s.json(&["say", "--json", "--language", language, "-o", arg(&out), "Hi."]);
+        assert_eq!(said["model"], "nano-voice", "{language}");
+        s.json(&["say", "--json", "--language", language, "--model", "nano-voice", "-o", arg(&out), "Hi."]);
+    }
+    let (code, said) =
+        s.fails(&["say", "-q", "--language", "de", "--model", "nano-voice", "-o", arg(&out), "Hi."]);
+    assert!(code == 2 && said.contains("nano-voice speaks English, not 'de'"), "{said}");
+    let (code, said) = s.fails(&["say", "-q", "--language", "de", "-o", arg(&out), "Hallo."]);
+    assert!(code == 1 && said.contains("voce pull pocket-german"), "{said}");
+}
+
+#[test]
 fn the_voice_says_that_it_cannot_clone() {
     let s = Sandbox::new();
     let clip = &clips()[0].0;

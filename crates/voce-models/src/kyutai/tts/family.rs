@@ -19,7 +19,7 @@ use crate::kyutai::{Condition, FrameLm, KyutaiConfig};
 use crate::mimi::Mimi;
 use crate::speech::{
     ClipRules, MODEL_TOKENS, Script, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
-    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor,
+    VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor, spoken,
 };
 use crate::stage::{Per, StageInfo};
 
@@ -216,7 +216,7 @@ impl KyutaiTts {
         }
         if let Some(asked) = &request.language {
             let has = &self.info.languages;
-            if !has.is_empty() && !has.iter().any(|l| l.eq_ignore_ascii_case(asked)) {
+            if !has.is_empty() && spoken(asked, has).is_none() {
                 return Err(SpeechError::Language { asked: asked.clone(), has: has.clone() });
             }
         }
