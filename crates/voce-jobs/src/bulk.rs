@@ -66,7 +66,7 @@ pub struct Tally {
     pub failed: AtomicU64,
     /// Units that failed in an earlier run and were left out.
     pub failed_before: AtomicU64,
-    /// Chunks of speech that were cut off.
+    /// Chunks of speech that did not end, and whose words may be missing.
     pub unended: AtomicU64,
 }
 
@@ -81,6 +81,8 @@ pub struct Summary {
     pub failed: u64,
     /// Units that failed in an earlier run and were left out.
     pub failed_before: u64,
+    /// Chunks of speech that did not end, and whose words may be missing.
+    pub unended: u64,
     /// Seconds of audio done.
     pub audio_seconds: f64,
     /// Seconds it took.
@@ -103,6 +105,7 @@ impl Tally {
             skipped: count(&self.skipped),
             failed: count(&self.failed),
             failed_before: count(&self.failed_before),
+            unended: count(&self.unended),
             audio_seconds: count(&self.audio_ms) as f64 / 1e3,
             wall_seconds: begun.elapsed().as_secs_f64(),
         }

@@ -15,7 +15,7 @@ use crate::unit::{Input, SaySettings, Unit};
 pub struct Said {
     /// Seconds of audio.
     pub seconds: f64,
-    /// Chunks of text that did not end by themselves and were cut off.
+    /// Chunks of text that did not end, in halves neither: words of them may be missing.
     pub unended: usize,
 }
 
@@ -36,7 +36,7 @@ pub fn say<O: Output + 'static>(
         None => VoiceChoice::Default,
     };
     let seed = seed.unwrap_or_else(|| own_seed(settings.seed, &unit.id));
-    let request = settings.request().with_voice(voice).with_seed(seed);
+    let request = settings.request().with_voice(voice).with_seed(seed).with_whole_passages(true);
     let mut stream = patiently(watch, || speaker.speak(text, &request))?;
     let rate = speaker.info().sample_rate;
     let mut sink = sink_to(open()?, format, rate as u32).map_err(JobError::Encode)?;

@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     ClosedPipe,
     /// Ctrl-C or a request to end: exit code 130.
     Interrupted,
-    /// All was done but for some units, which were told: exit code 3.
+    /// All was done but for some of it, which was told: exit code 3.
     Partly(String),
     /// Only a new process can mend what is wrong, such as a GPU that was lost: exit code 70.
     Broken(String),

@@ -12,6 +12,7 @@ use voce_models::speech::{Frame, Speech, SpokenWord, Vocoder, VocoderRoom, Voice
 use voce_runtime::cuda::Reserved;
 use voce_runtime::{Exec, RuntimeError, Span};
 
+use super::again::Order;
 use super::stream::{AudioChunk, Output, Sound};
 use crate::EngineError;
 use crate::fault::{FaultPoint, Faults};
@@ -31,17 +32,19 @@ const FILLED_GROUP: usize = 32;
 /// What the language model tells the codec.
 pub(super) enum Message {
     /// A request begins.
-    Open { job: u64, output: Arc<Output> },
-    /// A slot begins part `order` of a request.
-    Begin { slot: usize, job: u64, order: usize, voice: Option<Voice> },
+    Open { job: u64, output: Arc<Output>, whole: bool },
+    /// A slot begins a part of a request.
+    Begin { slot: usize, job: u64, order: Order, voice: Option<Voice> },
     /// A frame of a slot, and the words that it begins or completes.
     Frame { slot: usize, frame: Frame, words: Vec<SpokenWord> },
     /// A slot makes no frames for now: those that it has made do not wait for more.
     Rest { slot: usize },
-    /// A slot's part is complete.
-    End { slot: usize },
-    /// Part `order` of a request is silence.
-    Silence { job: u64, order: usize, samples: usize },
+    /// A slot's part is complete; its passage may go on in another.
+    End { slot: usize, goes_on: bool },
+    /// What a slot has made is thrown away: another is to begin the same part.
+    Discard { slot: usize },
+    /// A part of a request is silence.
+    Silence { job: u64, order: Order, samples: usize },
     /// Nothing more of a request is to come.
     Close { job: u64, result: Result<(), EngineError> },
     /// A request is over at once; what its slots hold is thrown away.
@@ -54,20 +57,22 @@ pub(super) enum Message {
 
 struct Slot {
     job: u64,
-    order: usize,
+    order: Order,
     voice: Option<Voice>,
     frames: VecDeque<(Frame, Vec<SpokenWord>)>,
     decoded: usize,
     /// No frame is to come, for now or for good.
     rests: bool,
     ended: bool,
+    /// The passage goes on in another slot.
+    goes_on: bool,
 }
 
 /// Audio of a slot that is to go to its reader.
 struct Decoded {
     slot: usize,
     job: u64,
-    order: usize,
+    order: Order,
     chunk: AudioChunk,
 }
 
@@ -75,18 +80,21 @@ struct Decoded {
 #[derive(Default)]
 struct Part {
     sounds: Vec<Sound>,
-    complete: bool,
+    /// It is complete, and whether its passage goes on.
+    end: Option<bool>,
 }
 
 struct Job {
     output: Arc<Output>,
+    /// The reader takes parts that are complete alone.
+    whole: bool,
     /// The part that goes to the reader now, and the samples that were delivered before it.
-    current: usize,
+    current: Order,
     before: usize,
     /// Samples delivered.
     delivered: usize,
     /// Later parts.
-    parts: BTreeMap<usize, Part>,
+    parts: BTreeMap<Order, Part>,
     closed: Option<Result<(), EngineError>>,
 }
 
@@ -104,9 +112,22 @@ impl Job {
     }
 
     /// The part under way is complete: the next one begins.
-    fn turn(&mut self) {
-        self.current += 1;
+    fn turn(&mut self, goes_on: bool) {
+        self.current = self.current.after(goes_on);
         self.before = self.delivered;
+    }
+
+    /// Passes on what has its turn of the parts that were kept.
+    fn pass_on(&mut self, sample_rate: usize) {
+        while let Some(part) = self.parts.remove(&self.current) {
+            if self.whole && part.end.is_none() {
+                self.parts.insert(self.current, part);
+                return;
+            }
+            part.sounds.into_iter().for_each(|sound| self.push(sound, sample_rate));
+            let Some(goes_on) = part.end else { return };
+            self.turn(goes_on);
+        }
     }
 }
 
@@ -175,15 +196,14 @@ impl CodecStage {
             self.hand_over();
         }
         match message {
-            Message::Open { job, output } => {
-                let parts = BTreeMap::new();
-                let new = Job { output, current: 0, before: 0, delivered: 0, parts, closed: None };
+            Message::Open { job, output, whole } => {
+                let (current, parts) = (Order::default(), BTreeMap::new());
+                let new = Job { output, whole, current, before: 0, delivered: 0, parts, closed: None };
                 self.jobs.insert(job, new);
             }
             Message::Begin { slot, job, order, voice } => {
-                let frames = VecDeque::new();
-                self.slots[slot] =
-                    Some(Slot { job, order, voice, frames, decoded: 0, rests: false, ended: false });
+                let (frames, decoded, [rests, ended, goes_on]) = (VecDeque::new(), 0, [false; 3]);
+                self.slots[slot] = Some(Slot { job, order, voice, frames, decoded, rests, ended, goes_on });
             }
             Message::Frame { slot, frame, words } => {
                 if let Some(s) = &mut self.slots[slot] {
@@ -196,14 +216,21 @@ impl CodecStage {
                     s.rests = true;
                 }
             }
-            Message::End { slot } => {
+            Message::End { slot, goes_on } => {
                 if let Some(s) = &mut self.slots[slot] {
-                    (s.rests, s.ended) = (true, true);
+                    (s.rests, s.ended, s.goes_on) = (true, true, goes_on);
                 }
                 self.retire(slot);
             }
+            Message::Discard { slot } => {
+                if let Some(s) = self.slots[slot].take()
+                    && let Some(job) = self.jobs.get_mut(&s.job)
+                {
+                    job.parts.remove(&s.order);
+                }
+            }
             Message::Silence { job, order, samples } => {
-                self.deliver(job, order, Some(Sound::Silence(samples)), true);
+                self.deliver(job, order, Some(Sound::Silence(samples)), Some(false));
             }
             Message::Close { job, result } => {
                 if let Some(j) = self.jobs.get_mut(&job) {
@@ -326,7 +353,7 @@ impl CodecStage {
     pub(super) fn hand_over(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         for Decoded { slot, job, order, chunk } in held.drain(..) {
-            self.deliver(job, order, Some(Sound::Audio(chunk)), false);
+            self.deliver(job, order, Some(Sound::Audio(chunk)), None);
             self.retire(slot);
         }
         self.held = held;
@@ -338,31 +365,29 @@ impl CodecStage {
             && s.ended
             && s.frames.is_empty()
         {
-            let (job, order) = (s.job, s.order);
+            let (job, order, goes_on) = (s.job, s.order, s.goes_on);
             self.slots[slot] = None;
-            self.deliver(job, order, None, true);
+            self.deliver(job, order, None, Some(goes_on));
         }
     }
 
-    /// Hands audio of a part to the reader, or keeps it until the parts before are complete.
-    fn deliver(&mut self, job: u64, order: usize, sound: Option<Sound>, complete: bool) {
+    /// Hands audio of a part to the reader, or keeps it until its turn has come.
+    fn deliver(&mut self, job: u64, order: Order, sound: Option<Sound>, end: Option<bool>) {
         let Some(j) = self.jobs.get_mut(&job) else { return };
-        if order == j.current {
+        if order == j.current && !j.whole {
             sound.into_iter().for_each(|sound| j.push(sound, self.sample_rate));
-            if complete {
-                j.turn();
-                while let Some(part) = j.parts.remove(&j.current) {
-                    part.sounds.into_iter().for_each(|sound| j.push(sound, self.sample_rate));
-                    if !part.complete {
-                        break;
-                    }
-                    j.turn();
-                }
+            if let Some(goes_on) = end {
+                j.turn(goes_on);
+                j.pass_on(self.sample_rate);
             }
         } else {
+            if j.whole && j.delivered == 0 && sound.is_some() {
+                j.output.begin();
+            }
             let part = j.parts.entry(order).or_default();
             part.sounds.extend(sound);
-            part.complete |= complete;
+            part.end = end.or(part.end);
+            j.pass_on(self.sample_rate);
         }
         self.finish(job);
     }

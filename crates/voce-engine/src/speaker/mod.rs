@@ -1,5 +1,6 @@
 //! A speaker: one loaded model that speaks, its threads and its voices.
 
+mod again;
 mod beside;
 mod codec;
 mod options;
@@ -178,6 +179,7 @@ impl Speaker {
         let (requests, taken) = sync_channel(room);
         let (waker, stop) = <(Arc<Waker>, Arc<AtomicBool>)>::default();
         let mut work = SpeakWork::from(SpeakParts {
+            speech: speech.clone(),
             synth,
             codec,
             requests: taken,

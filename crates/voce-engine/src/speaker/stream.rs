@@ -71,6 +71,14 @@ impl Output {
         Arc::new(Self(Mailbox::with_cut(waker, high, Sound::samples, Sound::cut)))
     }
 
+    /// There is audio that waits for the rest of its passage.
+    pub(super) fn begin(&self) {
+        self.0.put(|q| {
+            let elapsed = q.elapsed;
+            q.stats.first_audio.get_or_insert(elapsed);
+        });
+    }
+
     pub(super) fn push(&self, sound: Sound) {
         if sound.samples() == 0 {
             return;
@@ -133,8 +141,11 @@ pub struct SpeakStats {
     pub synth_span: StageTime,
     /// The codec, over time.
     pub codec_span: StageTime,
-    /// Passages that reached their frame limit without an end.
+    /// Passages that reached their frame limit without an end, and were not spoken again or failed again: words of them
+    /// may be missing.
     pub unended: usize,
+    /// Passages that reached it and were spoken again in halves.
+    pub respoken: usize,
 }
 
 impl SpeakStats {

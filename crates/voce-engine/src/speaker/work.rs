@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use voce_models::speech::{Line, Made, Passage, PassageEnd, Prompt, SpeakRequest, StepTimes, Synth, Voice};
+use voce_models::speech::{
+    Line, Made, Passage, PassageEnd, Prompt, SpeakRequest, Speech, StepTimes, Synth, Voice,
+};
 use voce_runtime::Exec;
 
+use super::again::{Order, Said};
 use super::beside::Codec;
 use super::codec::Message;
 use super::stream::Output;
@@ -35,6 +38,8 @@ struct Job {
     /// The next part's place in the order, and the next passage's number.
     order: usize,
     number: u64,
+    /// Halves of passages that did not end, and what is to be said after them.
+    again: VecDeque<Said>,
     live: usize,
     frames: usize,
     /// A passage that was taken from the queue before its turn.
@@ -55,6 +60,7 @@ enum Next {
 
 /// The requests of a lane and its slots.
 pub(super) struct SpeakWork {
+    pub speech: Arc<dyn Speech>,
     pub synth: Box<dyn Synth>,
     pub codec: Codec,
     pub requests: Receiver<NewJob>,
@@ -66,6 +72,8 @@ pub(super) struct SpeakWork {
     slots: Vec<Option<u64>>,
     jobs: VecDeque<Job>,
     next_id: u64,
+    /// What each slot speaks.
+    said: Vec<Option<Said>>,
     /// Passages that each slot has had: what is made for one is not for the next.
     turns: Vec<u64>,
     /// Slots whose passage has made nothing yet.
@@ -93,6 +101,7 @@ struct Flight {
 
 /// What a [`SpeakWork`] is made of.
 pub(super) struct SpeakParts {
+    pub speech: Arc<dyn Speech>,
     pub synth: Box<dyn Synth>,
     pub codec: Codec,
     pub requests: Receiver<NewJob>,
@@ -105,8 +114,9 @@ pub(super) struct SpeakParts {
 
 impl From<SpeakParts> for SpeakWork {
     fn from(parts: SpeakParts) -> Self {
-        let SpeakParts { synth, codec, requests, tracer, sample_rate, slots, pulse, faults } = parts;
+        let SpeakParts { speech, synth, codec, requests, tracer, sample_rate, slots, pulse, faults } = parts;
         Self {
+            speech,
             synth,
             codec,
             requests,
@@ -115,6 +125,7 @@ impl From<SpeakParts> for SpeakWork {
             pulse,
             faults,
             slots: vec![None; slots],
+            said: vec![None; slots],
             turns: vec![0; slots],
             fresh: vec![false; slots],
             resting: vec![false; slots],
@@ -182,12 +193,14 @@ impl SpeakWork {
             }
             let id = self.next_id;
             self.next_id += 1;
-            self.codec.send(Message::Open { job: id, output: new.output.clone() });
+            let whole = new.request.whole_passages;
+            self.codec.send(Message::Open { job: id, output: new.output.clone(), whole });
             self.jobs.push_back(Job {
                 id,
                 new,
                 order: 0,
                 number: 0,
+                again: VecDeque::new(),
                 live: 0,
                 frames: 0,
                 held: None,
@@ -213,6 +226,7 @@ impl SpeakWork {
     fn drop_job(&mut self, job: u64) {
         for (i, slot) in self.slots.iter_mut().enumerate() {
             if slot.take_if(|j| *j == job).is_some() {
+                self.said[i] = None;
                 self.synth.free(i);
             }
         }
@@ -302,26 +316,25 @@ impl SpeakWork {
             // The first frame of a request is not kept waiting by its later passages.
             let wide = job.frames > 0 && max_frames.is_none();
             let room = if wide { job.new.request.lockstep } else { 1 };
-            if job.exhausted || job.open.is_some() || job.live >= room || job.new.output.is_full() {
+            if job.open.is_some() || job.live >= room || job.new.output.is_full() {
                 continue;
             }
-            let Some(line) = next_line(job, &mut self.codec, self.sample_rate) else { continue };
+            let Some(said) = next_said(job, &mut self.codec, self.sample_rate) else { continue };
             let (id, voice) = (job.id, job.new.voice.clone());
-            self.codec.send(Message::Begin { slot, job: id, order: job.order, voice: voice.clone() });
+            self.codec.send(Message::Begin { slot, job: id, order: said.order, voice: voice.clone() });
             let prompt = Prompt {
                 slot,
                 voice,
                 request: job.new.request.clone(),
-                number: job.number,
+                number: said.number,
                 limit: max_frames.map(|n| n - job.frames),
-                line,
+                line: said.line.clone(),
             };
+            self.said[slot] = Some(said);
             self.slots[slot] = Some(id);
             self.turns[slot] += 1;
             self.fresh[slot] = true;
             job.open = prompt.line.open.then_some(slot);
-            job.order += 1;
-            job.number += 1;
             job.live += 1;
             self.jobs.rotate_left(1);
             return Some((id, prompt));
@@ -343,8 +356,10 @@ impl SpeakWork {
                 }
                 s.prefill_span.add(end, took, share);
                 s.prefill += share;
-                s.passages += 1;
-                s.tokens += prompt.line.tokens.len();
+                if self.said[prompt.slot].as_ref().is_some_and(Said::is_new) {
+                    s.passages += 1;
+                    s.tokens += prompt.line.tokens.len();
+                }
             });
         }
     }
@@ -452,16 +467,17 @@ impl SpeakWork {
             if let Some(frame) = made.frame {
                 self.codec.send(Message::Frame { slot: i, frame, words: made.words });
                 job.frames += 1;
+                self.said[i].iter_mut().for_each(|said| said.frames += 1);
             }
             let end = job.new.output.since(now);
             job.new.output.record(|st| {
                 st.synth_span.add(end, total, total / n);
                 times.iter().for_each(|(name, time)| st.add(name, *time / n));
                 st.frames = job.frames;
-                st.unended += usize::from(made.end == Some(PassageEnd::Limit));
             });
             let Some(reason) = made.end else { continue };
-            self.codec.send(Message::End { slot: i });
+            let said = self.said[i].take();
+            over(job, i, said, reason, &*self.speech, &mut self.codec);
             self.synth.free(i);
             self.slots[i] = None;
             job.live -= 1;
@@ -471,6 +487,7 @@ impl SpeakWork {
             }
             if reason == PassageEnd::NoMemory {
                 job.exhausted = true;
+                job.again.clear();
                 self.codec.send(Message::Close { job: id, result: Err(EngineError::PassageTooLong) });
             }
         }
@@ -480,7 +497,7 @@ impl SpeakWork {
     fn close_finished(&mut self) -> bool {
         let mut closed = Vec::new();
         self.jobs.retain(|j| {
-            let over = j.exhausted && j.live == 0;
+            let over = j.exhausted && j.live == 0 && j.again.is_empty();
             if over {
                 closed.push(j.id);
             }
@@ -514,18 +531,57 @@ fn next(job: &mut Job, codec: &mut Codec) -> Next {
     }
 }
 
-/// The next line of a request's text; pauses on the way go straight to the codec.
-fn next_line(job: &mut Job, codec: &mut Codec, sample_rate: usize) -> Option<Line> {
-    loop {
+/// What a slot that is over leaves to be said: the halves of a passage that did not end, or what comes after such a half.
+fn over(
+    job: &mut Job,
+    slot: usize,
+    said: Option<Said>,
+    end: PassageEnd,
+    speech: &dyn Speech,
+    codec: &mut Codec,
+) {
+    let Some(said) = said else { return codec.send(Message::End { slot, goes_on: false }) };
+    let whole = job.new.request.whole_passages;
+    // What a caller limits is no failure of the model.
+    let may = job.new.request.max_frames.is_none();
+    if may && let Some(halves) = said.again(end, speech, !whole) {
+        job.new.output.record(|st| st.respoken += usize::from(said.is_new()));
+        if whole {
+            job.frames -= said.frames;
+            codec.send(Message::Discard { slot });
+        } else {
+            codec.send(Message::End { slot, goes_on: true });
+        }
+        return job.again.push_back(halves);
+    }
+    job.new.output.record(|st| st.unended += usize::from(end == PassageEnd::Limit));
+    codec.send(Message::End { slot, goes_on: said.goes_on() });
+    job.again.extend(said.next());
+}
+
+/// What a request says next: what is to be said again, else the next line of its text. Pauses on the way go straight to
+/// the codec.
+fn next_said(job: &mut Job, codec: &mut Codec, sample_rate: usize) -> Option<Said> {
+    if let Some(again) = job.again.pop_front() {
+        return Some(again);
+    }
+    while !job.exhausted {
         match next(job, codec) {
             // A passage that ended before all of its text had come goes on in a slot of its own.
-            Next::Passage(Passage::New(line) | Passage::More(line)) => return Some(line),
+            Next::Passage(Passage::New(line) | Passage::More(line)) => {
+                let said = Said::new(line, job.order, job.number);
+                job.order += 1;
+                job.number += 1;
+                return Some(said);
+            }
             Next::Passage(Passage::Pause(d)) => {
                 let samples = (d.as_secs_f64() * sample_rate as f64).round() as usize;
-                codec.send(Message::Silence { job: job.id, order: job.order, samples });
+                let order = Order { passage: job.order, piece: 0 };
+                codec.send(Message::Silence { job: job.id, order, samples });
                 job.order += 1;
             }
             Next::Nothing | Next::Over => return None,
         }
     }
+    None
 }

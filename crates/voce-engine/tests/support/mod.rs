@@ -97,13 +97,45 @@ impl Talker {
         let option = |name: &str| say["options"][name].as_u64().map(|n| n as usize);
         request.max_tokens = option("max_tokens").unwrap_or(request.max_tokens);
         request.frames_after_eos = option("frames_after_eos");
-        (say["text"].as_str().unwrap().to_owned(), request)
+        let mut text = say["text"].as_str().unwrap().to_owned();
+        for (chunk, _, fits) in self.said_chunks() {
+            if !fits {
+                let found = if text.contains(&chunk) { &*chunk } else { chunk.trim_end_matches('.') };
+                text = text.replacen(found, "", 1);
+            }
+        }
+        (text, request)
     }
 
-    /// Frames of each chunk of the `say` block.
+    /// Text and frames of each chunk of the `say` block, and whether it is as short as asked: the package leaves a clause
+    /// whole that is longer, and the engine does not.
+    fn said_chunks(&self) -> Vec<(String, usize, bool)> {
+        let say = &self.json["say"];
+        let most = say["options"]["max_tokens"].as_u64().unwrap_or(50) as usize;
+        let chunk = |c: &serde_json::Value| {
+            let (text, frames) = (c["chunk"].as_str().unwrap().to_owned(), c["frames"].as_u64().unwrap());
+            (text, frames as usize, c["tokens"].as_array().unwrap().len() <= most)
+        };
+        say["chunks"].as_array().unwrap().iter().map(chunk).collect()
+    }
+
+    /// Frames of each chunk of what is [`said`](Self::said).
     pub fn said_frames(&self) -> Vec<usize> {
-        let chunks = self.json["say"]["chunks"].as_array().unwrap();
-        chunks.iter().map(|c| c["frames"].as_u64().unwrap() as usize).collect()
+        self.said_chunks().into_iter().filter(|(_, _, fits)| *fits).map(|(_, frames, _)| frames).collect()
+    }
+
+    /// What the package made of it.
+    pub fn said_audio(&self) -> Vec<f32> {
+        let (all, chunks) = (self.dump("say/audio"), self.said_chunks());
+        let frame = all.len() / chunks.iter().map(|(_, frames, _)| frames).sum::<usize>();
+        let mut rest = &all[..];
+        let mut kept = Vec::new();
+        for (_, frames, fits) in chunks {
+            let (chunk, after) = rest.split_at(frames * frame);
+            kept.extend_from_slice(if fits { chunk } else { &[] });
+            rest = after;
+        }
+        kept
     }
 
     pub fn dump(&self, name: &str) -> Vec<f32> {

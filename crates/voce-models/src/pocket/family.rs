@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use voce_nn::{Formats, Loader, WeightError};
 use voce_runtime::Exec;
 use voce_text::normalize::Signs;
-use voce_text::{PauseBudget, PromptRules, SentenceStream, Tokenizer};
+use voce_text::prompt::halve;
+use voce_text::{PauseBudget, PromptRules, SentenceStream, Tokenizer, prepare};
 
 use super::config::{OwnConfig, PocketConfig};
 use super::flow_lm::FlowLm;
@@ -15,7 +16,7 @@ use super::vocoder::Latents;
 use super::voice::{Voice as Past, VoiceEncoder};
 use crate::mimi::MimiDecoder;
 use crate::speech::{
-    MODEL_TOKENS, Script, SlotVocoder, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
+    Line, MODEL_TOKENS, Script, SlotVocoder, SpeakRequest, Speech, SpeechError, SpeechInfo, Synth, Vocoder,
     VocoderRoom, Voice, VoiceChoice, VoiceError, VoiceSource, VoiceTensor, spoken,
 };
 use crate::stage::{Per, StageInfo};
@@ -161,6 +162,15 @@ impl Speech for Pocket {
             sentences: SentenceStream::new(),
             pauses: PauseBudget::default(),
         }))
+    }
+
+    fn halves(&self, line: &Line) -> Option<[Line; 2]> {
+        let [first, second] = halve(&self.tokenizer, &line.text)?;
+        let half = |text: &str| {
+            let text = prepare(&self.rules, text).ok()?.text;
+            Some(Line { tokens: self.tokenizer.encode(&text), text, tail: line.tail, ..Line::default() })
+        };
+        Some([half(&first)?, half(&second)?])
     }
 
     fn synth(&self, slots: usize) -> Box<dyn Synth> {

@@ -105,6 +105,35 @@ mod tests {
     }
 
     #[test]
+    fn text_without_stops_is_no_longer_than_asked_whole_and_as_it_arrives() {
+        let text = "the river follows the station and the garden ".repeat(60);
+        let tokenizer = script(40).tokenizer;
+        let words = |out: &[Passage]| {
+            let mut said = Vec::new();
+            for passage in out {
+                let Passage::New(line) = passage else { panic!("{passage:?}") };
+                // What was counted is without the capital and the full stop that are added.
+                let line = line.text.to_lowercase();
+                let line = line.trim_end_matches('.');
+                assert!(tokenizer.encode(line).len() <= 40, "{line}");
+                said.extend(line.split_whitespace().map(str::to_owned));
+            }
+            said
+        };
+        let want: Vec<&str> = text.split_whitespace().collect();
+        let mut out = Vec::new();
+        script(40).whole(&text, &mut out).unwrap();
+        assert_eq!(words(&out), want);
+        let (mut live, mut script) = (Vec::new(), script(40));
+        text.as_bytes().chunks(7).for_each(|piece| {
+            script.push(std::str::from_utf8(piece).unwrap(), &mut live).unwrap();
+        });
+        assert!(!live.is_empty(), "it does not wait for the end");
+        script.finish(&mut live).unwrap();
+        assert_eq!(words(&live), want);
+    }
+
+    #[test]
     fn marks_alone_are_no_passage() {
         let mut out = Vec::new();
         script(50).whole("... !", &mut out).unwrap();

@@ -33,6 +33,12 @@ pub trait Speech: Send + Sync {
     /// Checks a request once, and makes what turns its text into passages. A family refuses by name what it cannot use.
     fn script(&self, request: &SpeakRequest) -> Result<Box<dyn Script>, SpeechError>;
 
+    /// The two halves of a line whose passage did not end, to be spoken instead; none where it cannot be cut.
+    fn halves(&self, line: &Line) -> Option<[Line; 2]> {
+        let _ = line;
+        None
+    }
+
     /// The state of `slots` passages side by side, from text to frames.
     fn synth(&self, slots: usize) -> Box<dyn Synth>;
 

@@ -49,6 +49,9 @@ pub struct SpeakRequest {
     pub normalize: bool,
     /// Passages of this request that may run side by side.
     pub lockstep: usize,
+    /// Give out the audio of a passage when all of it is there: one that does not end is spoken again in halves, and is
+    /// then never heard. Else audio goes out as it is made, and the halves come after what was heard already.
+    pub whole_passages: bool,
 }
 
 crate::setters! { SpeakRequest {
@@ -73,6 +76,7 @@ crate::setters! { SpeakRequest {
     with_max_frames(max_frames: Option<usize>),
     with_normalize(normalize: bool),
     with_lockstep(lockstep: usize),
+    with_whole_passages(whole_passages: bool),
 } }
 
 /// Where the text of a passage stands.
@@ -166,6 +170,7 @@ impl Default for SpeakRequest {
             max_frames: None,
             normalize: true,
             lockstep: usize::MAX,
+            whole_passages: false,
         }
     }
 }

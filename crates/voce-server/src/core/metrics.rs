@@ -135,6 +135,8 @@ pub(crate) struct Metrics {
     pub(crate) lag_seconds: Histogram,
     pub(crate) audio_seconds: Family<DirectionLabel, Seconds>,
     pub(crate) underruns: Counter,
+    pub(crate) passages_again: Counter,
+    pub(crate) passages_unended: Counter,
     pub(crate) cancelled: Family<ReasonLabel, Counter>,
     pub(crate) model_bytes: Family<ModelLabel, Gauge>,
     pub(crate) model_restarts: Family<ModelLabel, Counter>,
@@ -227,6 +229,17 @@ impl Metrics {
         r.register_with_unit("audio", "Audio in and out", Unit::Seconds, audio_seconds.clone());
         let underruns = Counter::default();
         r.register("underruns", "Times a listener at normal speed had to wait for speech", underruns.clone());
+        let (passages_again, passages_unended) = <(Counter, Counter)>::default();
+        r.register(
+            "passages_spoken_again",
+            "Passages of text that did not end and were spoken again in halves",
+            passages_again.clone(),
+        );
+        r.register(
+            "passages_unended",
+            "Passages of text that did not end in halves either: words of them may be missing",
+            passages_unended.clone(),
+        );
         let cancelled = Family::default();
         r.register("cancelled", "Streams that ended before their end", cancelled.clone());
         let model_bytes = Family::default();
@@ -322,6 +335,8 @@ impl Metrics {
             lag_seconds,
             audio_seconds,
             underruns,
+            passages_again,
+            passages_unended,
             cancelled,
             model_bytes,
             model_restarts,

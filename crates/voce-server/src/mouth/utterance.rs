@@ -251,6 +251,15 @@ impl Drop for Utterance {
             metrics.cancel("client_gone");
         }
         let stats = self.stream.stats();
+        metrics.passages_again.inc_by(stats.respoken as u64);
+        metrics.passages_unended.inc_by(stats.unended as u64);
+        if stats.unended > 0 {
+            tracing::warn!(
+                model = self.mouth.id(),
+                passages = stats.unended,
+                "speech did not end by itself: words may be missing"
+            );
+        }
         if stats.frames > 0 {
             let busy = stats.prefill + stats.stages.iter().map(|(_, time)| *time).sum::<Duration>();
             let label = ModelLabel { model: self.mouth.id().into() };

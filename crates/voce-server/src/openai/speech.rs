@@ -234,7 +234,11 @@ impl Speech {
         let usage = json!({
             "input_tokens": stats.tokens, "output_tokens": stats.frames, "total_tokens": stats.tokens + stats.frames,
         });
-        events.extend_from_slice(&sse(&json!({"type": "speech.audio.done", "usage": usage})));
+        let mut done = json!({"type": "speech.audio.done", "usage": usage});
+        if stats.unended > 0 {
+            done["unended_passages"] = stats.unended.into();
+        }
+        events.extend_from_slice(&sse(&done));
         Ok(events.into())
     }
 

@@ -68,3 +68,15 @@ async fn it_says_that_it_cannot_clone() {
     assert_eq!(std::fs::read_dir(server.store.voices().dir()).unwrap().count(), 0);
     assert_eq!(server.get("/v1/audio/voices").await.json()["voices"], json!(["voice"]));
 }
+
+#[tokio::test]
+async fn text_without_stops_is_cut_into_what_it_can_say() {
+    let server = small_voice().await;
+    let text = "the river runs down to the sea past the old mill and the bridge ".repeat(8);
+    let body = json!({"input": text, "response_format": "pcm", "stream_format": "sse", "seed": 1});
+    let reply = server.post("/v1/audio/speech", &body).await;
+    let done = reply.text().lines().rfind(|line| line.contains("speech.audio.done")).unwrap().to_owned();
+    assert!(!done.contains("unended"), "{done}");
+    assert!(server.metric("voce_passages_unended_total").await < 1.0);
+    assert!(server.metric("voce_passages_spoken_again_total").await < 1.0);
+}

@@ -1,35 +1,19 @@
 //! Cutting a long text into chunks of whole sentences that fit the model.
 
 use super::python::{is_digit, strip};
+use super::words::cut_between_words;
 use super::{PromptRules, prepare};
 use crate::{TextError, Tokenizer};
 
-/// Chunks above this many tokens are cut at a word boundary, which the package would not do.
+/// Cuts `text` into chunks of up to `max_tokens` tokens, each to be [`prepare`]d again before it is spoken.
 ///
-/// A sentence with neither a full stop nor a comma stays whole in the package, however long it is. Up to this
-/// limit it stays whole here as well; past it the memory of one generation would grow with the text.
-pub const HARD_LIMIT_TOKENS: usize = 512;
-
-/// Cuts `text` into chunks of about `max_tokens` tokens, each to be [`prepare`]d again before it is spoken.
-///
-/// Agrees with the package except that chunks with nothing in them are left out, and that chunks above
-/// [`HARD_LIMIT_TOKENS`] are cut.
+/// Agrees with the package except that chunks with nothing in them are left out, and that a clause above `max_tokens`
+/// is cut between words: the package leaves it whole, and models lose the words of what is longer than they can hold.
 pub fn split_into_chunks(
     tokenizer: &Tokenizer,
     rules: &PromptRules,
     text: &str,
     max_tokens: usize,
-) -> Result<Vec<String>, TextError> {
-    split_into_chunks_limited(tokenizer, rules, text, max_tokens, HARD_LIMIT_TOKENS)
-}
-
-/// As [`split_into_chunks`], with a hard limit of the caller's choice (never below `max_tokens`).
-pub fn split_into_chunks_limited(
-    tokenizer: &Tokenizer,
-    rules: &PromptRules,
-    text: &str,
-    max_tokens: usize,
-    hard_limit_tokens: usize,
 ) -> Result<Vec<String>, TextError> {
     let prepared = prepare(rules, text)?.text;
     let ids = tokenizer.encode(strip(&prepared));
@@ -49,14 +33,9 @@ pub fn split_into_chunks_limited(
         segments.push((count, sentence));
     }
     let mut out = Vec::new();
-    let hard_limit = hard_limit_tokens.max(max_tokens).max(1);
     for chunk in regroup(segments, max_tokens) {
-        let count = tokenizer.encode(&chunk).len();
-        if count > max_tokens {
-            tracing::debug!(count, max_tokens, "chunk above the token limit: words may be skipped");
-        }
-        if count > hard_limit {
-            cut_at_words(tokenizer, &chunk, hard_limit, &mut out);
+        if tokenizer.encode(&chunk).len() > max_tokens {
+            out.extend(cut_between_words(tokenizer, &chunk, max_tokens));
         } else if !chunk.is_empty() {
             out.push(chunk);
         }
@@ -153,40 +132,4 @@ fn regroup(segments: Vec<(usize, String)>, max_tokens: usize) -> Vec<String> {
         chunks.push(strip(&current).to_owned());
     }
     chunks
-}
-
-/// Cuts a chunk between words, and a word that alone is too long between characters.
-fn cut_at_words(tokenizer: &Tokenizer, chunk: &str, limit: usize, out: &mut Vec<String>) {
-    let mut current = String::new();
-    let mut tokens = 0;
-    for word in chunk.split_whitespace() {
-        let ids = tokenizer.encode(word);
-        if tokens + ids.len() > limit && !current.is_empty() {
-            out.push(std::mem::take(&mut current));
-            tokens = 0;
-        }
-        if ids.len() > limit {
-            let mut decoder = tokenizer.detokenizer();
-            let mut taken = 0;
-            for id in ids {
-                current.push_str(&decoder.push(id));
-                taken += 1;
-                if taken >= limit && !decoder.is_mid_character() && !current.is_empty() {
-                    out.push(std::mem::take(&mut current));
-                    taken = 0;
-                }
-            }
-            current.push_str(&decoder.finish());
-            tokens = taken;
-        } else {
-            if !current.is_empty() {
-                current.push(' ');
-            }
-            current.push_str(word);
-            tokens += ids.len();
-        }
-    }
-    if !current.is_empty() {
-        out.push(current);
-    }
 }

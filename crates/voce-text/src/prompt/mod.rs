@@ -5,11 +5,13 @@
 mod alphabet;
 mod chunk;
 mod python;
+mod words;
 
 use std::collections::BTreeMap;
 
 pub use alphabet::{in_alphabet, says_something};
-pub use chunk::{HARD_LIMIT_TOKENS, split_into_chunks, split_into_chunks_limited};
+pub use chunk::split_into_chunks;
+pub use words::{cut_between_words, halve};
 
 use crate::TextError;
 use python::{is_space, strip};

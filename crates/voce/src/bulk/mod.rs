@@ -163,6 +163,7 @@ struct SummaryJson<'a> {
     skipped: u64,
     failed: u64,
     failed_before: u64,
+    unended_chunks: u64,
     audio_seconds: f64,
     wall_seconds: f64,
     hours_per_minute: f64,
@@ -190,6 +191,7 @@ fn tell(
             skipped: summary.skipped,
             failed: summary.failed,
             failed_before: summary.failed_before,
+            unended_chunks: summary.unended,
             audio_seconds: round(summary.audio_seconds, 3),
             wall_seconds: round(summary.wall_seconds, 3),
             hours_per_minute: round(per_minute, 4),
@@ -212,6 +214,12 @@ fn tell(
         line += &format!(", {} were done before", summary.skipped);
     }
     console.note(&line);
+    if summary.unended > 0 {
+        console.note(&format!(
+            "{} of the chunks of text did not end by themselves: words may be missing",
+            summary.unended
+        ));
+    }
     Ok(())
 }
 

@@ -101,6 +101,7 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     });
     request.lockstep = args.lockstep;
     request.normalize = !args.no_normalize;
+    request.whole_passages = !target.live();
     let seed = request.seed;
 
     // Audio is asked for before the output is opened: a text that cannot be spoken leaves no trace.
@@ -119,14 +120,15 @@ pub(crate) fn run(console: Console, args: SayArgs) -> Outcome {
     let words = args.words.then_some(told.words);
     let circumstances =
         Circumstances { silence, seed, voice: voice_name, load, output: target.name(), words };
+    Report::new(&speaker, &stats, circumstances).print(console, target.on_stdout())?;
     if stats.unended > 0 && args.sampling.max_frames.is_none() {
-        let chunks = stats.unended;
-        console.note(&format!(
-            "{chunks} of the chunks did not end by themselves and were cut off: another --seed may help"
-        ));
+        return Err(Failure::Partly(format!(
+            "{} of the chunks did not end by themselves, in halves neither, and were cut off: the audio is there, but \
+             words may be missing; another --seed may help",
+            stats.unended
+        )));
     }
-    let report = Report::new(&speaker, &stats, circumstances);
-    report.print(console, target.on_stdout())
+    Ok(())
 }
 
 /// Speaks a text to its end.
@@ -139,7 +141,8 @@ pub(crate) fn speak_into(
     live: bool,
 ) -> Outcome<SpeakStats> {
     let mut progress = Progress::new(console);
-    let heard = listen(speaker, Source::Whole(text.to_owned()), request)?;
+    let request = request.clone().with_whole_passages(!live);
+    let heard = listen(speaker, Source::Whole(text.to_owned()), &request)?;
     let stats = write(&heard, sink, live, &mut progress, speaker.info().sample_rate, &mut Told::default())?;
     sink.finish()?;
     progress.clear();

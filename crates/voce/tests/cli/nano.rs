@@ -89,6 +89,25 @@ fn what_the_voice_says_the_ear_hears() {
 }
 
 #[test]
+fn text_without_stops_is_heard_as_sentences_are() {
+    let s = Sandbox::new();
+    let text = SENTENCES.join(" ").to_lowercase();
+    let text: String = text.chars().filter(|c| c.is_alphabetic() || *c == ' ').collect();
+    let out = s.out("long.wav");
+    let said = s.json(&["say", "--seed", "1", "-o", arg(&out), "--json", &text]);
+    assert_eq!((&said["unended_chunks"], &said["respoken_chunks"]), (&0.into(), &0.into()), "{said}");
+    assert!(said["chunks"].as_u64().unwrap() >= 3, "{said}");
+    hold(&s, &[(out, text.clone())], &[], 12.0);
+    // As it arrives.
+    let live = s.out("live.wav");
+    let mut child = s.command(&["say", "--seed", "1", "-q", "-o", arg(&live), "-"]);
+    let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    hold(&s, &[(live, text)], &[], 12.0);
+}
+
+#[test]
 fn what_the_voice_cannot_say_is_named() {
     let s = Sandbox::new();
     for (text, says) in [
