@@ -49,7 +49,7 @@ use crate::handover::HandoverError;
 pub const SAMPLE_RATE: u32 = 16_000;
 
 /// What a client asks of a recogniser.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HearRequest {
     /// Audio per step; the server's default where absent, else the model's own.
     pub chunk_ms: Option<u32>,
@@ -71,23 +71,6 @@ pub struct HearRequest {
     pub pauses: bool,
     /// Whether to be told where words end apart from the words, where the model knows.
     pub word_ends: bool,
-}
-
-impl Default for HearRequest {
-    fn default() -> Self {
-        Self {
-            chunk_ms: None,
-            beam: None,
-            hotwords: Vec::new(),
-            language: None,
-            silence_ms: None,
-            partials: false,
-            progress: false,
-            pause_ms: None,
-            pauses: false,
-            word_ends: false,
-        }
-    }
 }
 
 impl HearRequest {
