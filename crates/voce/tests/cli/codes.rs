@@ -171,11 +171,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     for (m, flags, parts) in [
         (&custom, vec!["--voice", "nobody"], vec!["nobody", "aiden", "serena"]),
         (&custom, vec!["--language", "klingon"], vec!["klingon", "auto", "english"]),
-        (
-            &custom,
-            vec!["--clone", arg(&short)],
-            vec!["cannot clone a voice", "voce pull pocket --cloning"],
-        ),
+        (&custom, vec!["--clone", arg(&short)], vec!["cannot clone a voice", "voce pull pocket --cloning"]),
         (&base, vec!["--instruct", "slowly"], vec!["Base", "instruction"]),
         (&base, vec!["--clone", arg(&short)], vec!["0.10 s", "0.5 s"]),
         (&base, vec!["--clone", arg(&short), "--clone-text", "x"], vec!["0.10 s"]),
@@ -194,15 +190,21 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     // Minutes without a text are cut, text in no language is spoken, and a run without an end ends.
     for (m, flags, text) in [
         (&base, vec!["--clone", arg(&long), "--max-frames", "3"], "Hi."),
-        (&custom, vec!["--max-frames", "3"], "!? 😀 … ♥"),
+        (&custom, vec!["--max-frames", "3"], "!? 😀 … 4 ♥"),
         (&custom, vec!["--temperature", "0"], "ok"),
     ] {
         let mut args = vec!["--json", "say", "--model", arg(m), "-o", arg(&out)];
         args.extend(&flags);
         args.push(text);
-        let report = s.json(&args);
+        let output = s.run(&args);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(report["frames"].as_u64().unwrap() <= 100, "{report}");
+        // What a caller limits is done; what the model does not end is told.
+        let ended = report["unended_chunks"] == 0 || flags.contains(&"--max-frames");
+        assert_eq!(output.status.code(), Some(if ended { 0 } else { 3 }), "{report}");
     }
+    let (code, text) = s.fails(&["say", "-q", "--model", arg(&custom), "-o", arg(&out), "!? 😀 … ♥"]);
+    assert!(code == 2 && text.contains("nothing to say"), "{text}");
     let (_, text) = s.fails(&["voice", "add", "x", arg(&short), "--model", arg(&base)]);
     assert!(text.contains("0.10 s"), "{text}");
     assert_eq!(s.json(&["voice", "list", "--model", arg(&base), "--json"]).as_array().unwrap().len(), 0);
