@@ -92,11 +92,12 @@ impl Default for ListenRequest {
 }
 
 /// When utterances end, besides where the sender or the model ends them. Time is that of the decoded audio, never
-/// the clock's. The search starts anew after each end.
+/// the clock's. An end is a report: what is heard after it is what would have been heard without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Endpointing {
-    /// After speech and then so much silence.
+    /// After speech and then so much silence, in tokens and in the signal: 320 ms at least with models whose tokens come after
+    /// their audio.
     pub silence_ms: Option<u32>,
     /// After so long an utterance.
     pub max_ms: Option<u32>,

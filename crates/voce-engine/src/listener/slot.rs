@@ -155,7 +155,9 @@ impl Slot {
         let mut cut = None;
         while let Some(&(_, at)) = self.passes.front().filter(|(frame, _)| *frame <= self.decoded) {
             self.passes.pop_front();
-            if self.is_over(self.decoded) {
+            let (settled, heard) = (self.rules.settled, self.decoded.saturating_sub(1));
+            let is_quiet = self.quiet.before(heard) >= settled.max(OVER);
+            if is_quiet && self.utterance.is_still(self.decoded, settled) {
                 self.utterance.spell_word(&mut self.told);
             }
             cut = Some(self.utterance.part(at, EndReason::Forced, &mut self.told));

@@ -102,6 +102,11 @@ impl Utterance {
         Some((first.frame, self.speller.end_of(last).max(last.frame + 1)))
     }
 
+    /// Whether nothing was said for so many frames before a frame.
+    pub(super) fn is_still(&self, before: usize, frames: usize) -> bool {
+        self.extent().is_none_or(|(_, last)| last + frames <= before)
+    }
+
     /// The first frame from `from` to `to` at which a rule ends the utterance, if nothing more is said till then. The signal
     /// is looked at up to the frame before: all of that has come wherever a frame was decoded.
     pub(super) fn stop(&self, from: usize, to: usize, quiet: &Quiet) -> Option<(usize, EndReason)> {

@@ -524,15 +524,14 @@ impl Hear {
         ahead: Ahead,
     ) {
         let info = self.hearing.info();
-        let (at, frame_size) = (samples as f64 / info.sample_rate as f64, info.frame_size);
+        let at = samples as f64 / info.sample_rate as f64;
         let Some(slot) = &mut self.streams.slots[i] else { return };
         let frame = slot.utterance.frame_of(at);
         if report == Report::Passed && slot.passes.len() < MAX_PASSES {
             return slot.passes.push_back((frame + PASSED_MS.div_ceil(info.frame_ms()) as usize, at));
         }
-        let whole = (samples as usize).is_multiple_of(frame_size);
-        let is_over = slot.is_over(frame - usize::from(!whole))
-            && ahead.level.is_none_or(|level| slot.quiet.is_quiet(level));
+        let known = frame.saturating_sub(usize::from(ahead.level.is_some()));
+        let is_over = slot.is_over(known) && ahead.level.is_none_or(|level| slot.quiet.is_quiet(level));
         let heard = if is_over || report == Report::All {
             let rows = Behind::new(slot.inlet.layout(), waiting, ahead);
             match self.hear_ahead(exec, i, rows) {

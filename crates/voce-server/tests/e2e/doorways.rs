@@ -126,7 +126,9 @@ impl Door {
                     "input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 400}},
                 }}});
                 all.insert(0, Message::text(update.to_string()));
-                all.push(Message::text(r#"{"type":"input_audio_buffer.commit"}"#));
+                // The second commit has nothing to tell, and so is the last that is answered.
+                let commit = Message::text(r#"{"type":"input_audio_buffer.commit"}"#);
+                all.extend([commit.clone(), piece(&[0.0; 10]), commit]);
             }
             Self::Rnnt => all.push(Message::binary(vec![0])),
         }
