@@ -13,7 +13,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import platform
 import random
 import re
 import subprocess
@@ -38,6 +37,11 @@ CASES = {
     "gain-50": ("false", None, -50),
 }
 MESSAGE_MS = 100
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
 
 
 def words(text):
@@ -118,7 +122,7 @@ def main():
         clips = random.Random(1).sample(clips, args.clips)
     server = rig.Server(args.voce, ["--hear", "nano-ear", "--no-speak", *args.serve.split()]).ready()
     version = subprocess.run([args.voce, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    about = {"date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "version": version, "clips": len(clips), "command": " ".join(["bench/words.py", *sys.argv[1:]])}
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "cores": os.cpu_count(), "version": version, "clips": len(clips), "command": " ".join(["bench/words.py", *sys.argv[1:]])}
     out = [about]
     print(json.dumps(about), flush=True)
     plain = None

@@ -78,6 +78,7 @@ impl Double {
             delay,
             word_ends: false,
             pauses: vec![0.5, 1.0],
+            raises: false,
             languages: Vec::new(),
             takes_language: false,
             head: "double",

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use voce_models::hearing::RowLayout;
 
+use super::gain::Gain;
 use super::quiet::Meter;
 use super::share::Pace;
 use crate::EngineError;
@@ -41,6 +42,14 @@ pub(super) struct Ahead {
     pub level: Option<f32>,
 }
 
+/// What a sender knows of the samples so far, for a snapshot.
+pub(super) struct Taken {
+    pub front: Vec<u8>,
+    pub meter: Meter,
+    pub gain: Option<Gain>,
+    pub samples: u64,
+}
+
 /// Something that happens between two rows.
 pub(super) enum Mark {
     /// A place is reported, after `samples`.
@@ -50,7 +59,7 @@ pub(super) enum Mark {
     /// The stream ends.
     Finish,
     /// Somebody wants the stream's state.
-    Snapshot { front: Vec<u8>, meter: Meter, samples: u64, reply: Reply },
+    Snapshot { taken: Taken, reply: Reply },
 }
 
 impl Mark {

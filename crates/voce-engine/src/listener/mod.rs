@@ -6,6 +6,7 @@ mod double;
 mod early;
 mod event;
 mod flight;
+mod gain;
 mod histogram;
 mod info;
 mod inlet;
@@ -69,6 +70,7 @@ use crate::pulse::Pulse;
 use crate::store::{Store, Task};
 use crate::trace::Tracer;
 use crate::wake::lock;
+use gain::Gain;
 use inlet::Inlet;
 use outlet::Outlet;
 use quiet::Meter;
@@ -107,6 +109,8 @@ pub struct Listener {
     lanes: Lanes<Ask>,
     stats: Arc<Mutex<ListenerStats>>,
     pulse: Arc<Pulse>,
+    /// Whether soft speech is raised where a request leaves that open.
+    gains: bool,
     /// Writes packed weights.
     keeping: Option<JoinHandle<()>>,
 }
@@ -189,7 +193,7 @@ impl Listener {
                 })
             })?;
         }
-        Ok(Self { info, hearing, speller, lanes: all, stats, pulse, keeping: None })
+        Ok(Self { info, hearing, speller, lanes: all, stats, pulse, gains: options.gain, keeping: None })
     }
 
     /// What was loaded.
@@ -269,8 +273,7 @@ impl Listener {
         request: &ListenRequest,
     ) -> Result<(AudioSender, TranscriptStream), EngineError> {
         let about = self.hearing.info();
-        let saved =
-            Saved::from_bytes(snapshot, self.hearing.fingerprint(), about.frame_size, self.info.vocab)?;
+        let saved = Saved::from_bytes(snapshot, self.hearing.fingerprint(), about, self.info.vocab)?;
         let track = self.track(request, Some(&saved.ear))?;
         self.submit(request, track, Some(saved), None)
     }
@@ -300,11 +303,21 @@ impl Listener {
         lane: Option<usize>,
     ) -> Result<(AudioSender, TranscriptStream), EngineError> {
         let about = self.hearing.info();
+        // What a saved stream had, it keeps.
+        let raises = request.gain.unwrap_or(self.gains && about.raises);
         let intake = match &saved {
-            Some(Saved { front, meter, samples, .. }) => {
-                Intake { front: self.hearing.resume_front(front)?, meter: meter.clone(), samples: *samples }
-            }
-            None => Intake { front: self.hearing.front(), meter: Meter::new(about.frame_size), samples: 0 },
+            Some(Saved { front, meter, gain, samples, .. }) => Intake {
+                front: self.hearing.resume_front(front)?,
+                meter: meter.clone(),
+                gain: gain.clone(),
+                samples: *samples,
+            },
+            None => Intake {
+                front: self.hearing.front(),
+                meter: Meter::new(about.frame_size),
+                gain: raises.then(|| Gain::new(about.sample_rate)),
+                samples: 0,
+            },
         };
         if !self.pulse.is_alive() {
             return Err(EngineError::Stopped("one of its threads has ended".into()));

@@ -36,6 +36,8 @@ pub struct ListenerOptions {
     pub pin: bool,
     /// A step of an idle model this often keeps its caches and the CPU's clocks warm; none when absent.
     pub keep_warm: Option<Duration>,
+    /// Whether soft speech is raised before it is heard, where a request leaves that open, by models that gain by it.
+    pub gain: bool,
     /// Faults that tests plant.
     pub faults: Faults,
 }
@@ -50,6 +52,7 @@ voce_models::setters! { ListenerOptions {
     with_trace(trace: Option<Trace>),
     with_pin(pin: bool),
     with_keep_warm(keep_warm: Option<Duration>),
+    with_gain(gain: bool),
     with_faults(faults: Faults),
 } }
 
@@ -65,6 +68,7 @@ impl Default for ListenerOptions {
             trace: None,
             pin: false,
             keep_warm: None,
+            gain: true,
             faults: Faults::default(),
         }
     }

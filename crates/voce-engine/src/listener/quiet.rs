@@ -63,6 +63,11 @@ impl Meter {
         level
     }
 
+    /// Samples of the frame under way.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// The level of the frame under way, if there is one.
     pub(super) fn rest(&self) -> Option<f32> {
         self.clone().finish()

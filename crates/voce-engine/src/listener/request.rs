@@ -44,6 +44,9 @@ pub struct ListenRequest {
     pub temperature: Option<f32>,
     /// Of the random numbers they are drawn by.
     pub seed: Option<u64>,
+    /// Whether soft speech is raised, by up to 40 dB, before it is heard; the [listener's](super::ListenerOptions::gain)
+    /// choice where absent. Speech that is as loud as usual is left as it is, bit for bit.
+    pub gain: Option<bool>,
     /// Chunks that one step may take where more than one waits: 0 chooses what is fastest. The result is the
     /// same either way.
     pub chunks_per_step: usize,
@@ -65,6 +68,7 @@ voce_models::setters! { ListenRequest {
     with_drawn(drawn: bool),
     with_temperature(temperature: Option<f32>),
     with_seed(seed: Option<u64>),
+    with_gain(gain: Option<bool>),
     with_chunks_per_step(chunks_per_step: usize),
 } }
 
@@ -86,6 +90,7 @@ impl Default for ListenRequest {
             drawn: false,
             temperature: None,
             seed: None,
+            gain: None,
             chunks_per_step: 0,
         }
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use voce_models::hearing::{Front, HearingInfo};
 
-use super::inlet::{Ahead, HungUp, Inlet, Mark, Report};
+use super::gain::Gain;
+use super::inlet::{Ahead, HungUp, Inlet, Mark, Report, Taken};
 use super::quiet::Meter;
 use crate::EngineError;
 
@@ -29,6 +30,7 @@ pub struct AudioSender {
     offline: bool,
     values: Vec<f32>,
     levels: Vec<f32>,
+    raised: Vec<f32>,
     sample_rate: usize,
     finished: bool,
     front_time: Duration,
@@ -38,6 +40,7 @@ pub struct AudioSender {
 pub(super) struct Intake {
     pub front: Box<dyn Front>,
     pub meter: Meter,
+    pub gain: Option<Gain>,
     pub samples: u64,
 }
 
@@ -52,6 +55,7 @@ impl AudioSender {
             offline: about.offline(),
             values: Vec::new(),
             levels: Vec::new(),
+            raised: Vec::new(),
             sample_rate: about.sample_rate,
             finished: false,
             front_time: Duration::ZERO,
@@ -89,7 +93,15 @@ impl AudioSender {
             let begun = Instant::now();
             self.values.clear();
             self.levels.clear();
-            let rows = self.intake.front.push(piece, &mut self.values);
+            let heard = match &mut self.intake.gain {
+                Some(gain) => {
+                    self.raised.clear();
+                    gain.push(piece, &mut self.raised);
+                    &self.raised
+                }
+                None => piece,
+            };
+            let rows = self.intake.front.push(heard, &mut self.values);
             self.intake.meter.push(piece, &mut self.levels);
             self.front_time += begun.elapsed();
             self.intake.samples += piece.len() as u64;
@@ -169,9 +181,10 @@ impl AudioSender {
     /// As [`AudioSender::snapshot`] for a task that must not block: `reply` is called on the model's thread, after
     /// everything heard so far was told, and dropped where the stream ends before.
     pub fn snapshot_to(&mut self, reply: impl FnOnce(Result<Vec<u8>, EngineError>) + Send + 'static) {
-        let Intake { front, meter, samples } = &self.intake;
-        let (front, meter, samples, reply) = (front.save(), meter.clone(), *samples, Box::new(reply));
-        self.inlet.mark(Mark::Snapshot { front, meter, samples, reply });
+        let Intake { front, meter, gain, samples } = &self.intake;
+        let taken =
+            Taken { front: front.save(), meter: meter.clone(), gain: gain.clone(), samples: *samples };
+        self.inlet.mark(Mark::Snapshot { taken, reply: Box::new(reply) });
     }
 
     /// Seconds of audio so far.

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use voce_models::hearing::HearingInfo;
 use voce_models::saved::{Reader, Unfit, Writer};
 
 use super::early::Early;
+use super::gain::Gain;
 use super::quiet::{Meter, Quiet};
 use super::slot::MAX_PASSES;
 use super::utterance;
@@ -26,6 +28,8 @@ pub(super) struct Saved {
     /// Where the signal was quiet, and the frame under way.
     pub quiet: Quiet,
     pub meter: Meter,
+    /// How soft speech is raised, where it is.
+    pub gain: Option<Gain>,
     /// Places that are reported when the stream has passed them.
     pub passes: VecDeque<(usize, f64)>,
     /// The front end, for the model to read.
@@ -53,6 +57,8 @@ impl Saved {
         u.early.save(&mut w);
         self.quiet.save(&mut w);
         self.meter.save(&mut w);
+        w.size(usize::from(self.gain.is_some()));
+        self.gain.iter().for_each(|gain| gain.save(&mut w));
         w.size(self.passes.len());
         self.passes.iter().for_each(|(frame, at)| {
             w.size(*frame);
@@ -63,18 +69,19 @@ impl Saved {
         w.into_bytes()
     }
 
-    /// Reads bytes for a model with this fingerprint, frames of this many samples and this many tokens; nothing in them is
-    /// believed.
+    /// Reads bytes for a model with this fingerprint and this many tokens; nothing in them is believed.
     pub(super) fn from_bytes(
         bytes: &[u8],
         fingerprint: u64,
-        frame: usize,
+        about: &HearingInfo,
         vocab: usize,
     ) -> Result<Self, EngineError> {
-        Self::read(bytes, fingerprint, frame, vocab).map_err(|e| EngineError::Snapshot(e.to_string()))
+        Self::read(bytes, fingerprint, [about.frame_size, about.sample_rate], vocab)
+            .map_err(|e| EngineError::Snapshot(e.to_string()))
     }
 
-    fn read(bytes: &[u8], fingerprint: u64, frame: usize, vocab: usize) -> Result<Self, Unfit> {
+    fn read(bytes: &[u8], fingerprint: u64, about: [usize; 2], vocab: usize) -> Result<Self, Unfit> {
+        let [frame, sample_rate] = about;
         let mut r = Reader::new(bytes, MAGIC)?;
         if r.number()? != fingerprint {
             return Err(Unfit("it is of another model, of other weights or of another precision"));
@@ -98,13 +105,15 @@ impl Saved {
         let early = Early::restore(vocab, &mut r)?;
         let utterance = utterance::Saved { tokens, told, shown, later, seconds, ended, early };
         let (quiet, meter) = (Quiet::restore(&mut r)?, Meter::restore(frame, &mut r)?);
+        let raises = r.count(1)? == 1;
+        let gain = raises.then(|| Gain::restore(sample_rate, &mut r)).transpose()?;
         let mut passes = VecDeque::new();
         for _ in 0..r.count(MAX_PASSES)? {
             passes.push_back((r.position()?, r.double()?));
         }
         let (front, ear) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());
         r.finish()?;
-        Ok(Self { samples, decoded, utterance, quiet, meter, passes, front, ear })
+        Ok(Self { samples, decoded, utterance, quiet, meter, gain, passes, front, ear })
     }
 }
 
@@ -141,6 +150,7 @@ mod tests {
             },
             quiet: quiet(),
             meter: meter(),
+            gain: Some(Gain::new(16_000)),
             passes: VecDeque::from([(80, 6.4)]),
             front: vec![9; 7],
             ear: vec![1, 2, 3],
@@ -150,7 +160,7 @@ mod tests {
     #[test]
     fn bytes_and_back() {
         let bytes = saved().to_bytes(7);
-        let read = |bytes: &[u8]| Saved::from_bytes(bytes, 7, 80, 5);
+        let read = |bytes: &[u8]| Saved::read(bytes, 7, [80, 16_000], 5);
         assert_eq!(read(&bytes).unwrap(), saved());
         for n in 0..bytes.len() {
             assert!(read(&bytes[..n]).is_err(), "{n}");

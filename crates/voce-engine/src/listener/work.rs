@@ -10,8 +10,7 @@ use voce_runtime::Exec;
 use super::ahead::{Behind, Eager};
 use super::event::EndReason;
 use super::flight::{Flight, Times};
-use super::inlet::{self, Ahead, Mark, Reply, Report};
-use super::quiet::Meter;
+use super::inlet::{self, Ahead, Mark, Reply, Report, Taken};
 use super::share::{Pace, Share};
 use super::slot::{Ask, MAX_PASSES, NewStream, Slot};
 use super::snapshot::Saved;
@@ -506,9 +505,7 @@ impl Hear {
             Some(Mark::Report { report, samples, ahead }) => {
                 self.report(exec, i, report, samples, waiting, ahead)
             }
-            Some(Mark::Snapshot { front, meter, samples, reply }) => {
-                self.answer_snapshot(exec, i, &rest, (front, meter, samples), reply);
-            }
+            Some(Mark::Snapshot { taken, reply }) => self.answer_snapshot(exec, i, &rest, taken, reply),
             _ => {}
         }
     }
@@ -580,14 +577,14 @@ impl Hear {
         exec: &mut Exec,
         i: usize,
         waiting: &[f32],
-        (front, meter, samples): (Vec<u8>, Meter, u64),
+        Taken { front, meter, gain, samples }: Taken,
         reply: Reply,
     ) {
         let ear = self.ear.save(exec, i, waiting);
         let Some(slot) = &self.streams.slots[i] else { return };
         let (decoded, utterance) = (slot.decoded, slot.utterance.save());
         let (quiet, passes) = (slot.quiet.clone(), slot.passes.clone());
-        let saved = Saved { samples, decoded, utterance, quiet, meter, passes, front, ear };
+        let saved = Saved { samples, decoded, utterance, quiet, meter, gain, passes, front, ear };
         let answer = match exec.status() {
             Ok(()) => Ok(saved.to_bytes(self.hearing.fingerprint())),
             // Nothing was changed: the stream goes on without its snapshot.

@@ -5,6 +5,7 @@
 mod device;
 mod endpoints;
 mod lanes;
+mod loudness;
 mod memory;
 mod recordings;
 mod reference;

@@ -8,7 +8,7 @@ use voce_nn::{Formats, Loader, Precision, WeightError};
 use voce_runtime::Exec;
 use voce_text::Tokenizer;
 
-use super::config::{Attention, FastConformerConfig, Head};
+use super::config::{Attention, FastConformerConfig, Head, MelNormalize};
 use super::ear::FastConformerEar;
 use super::encoder::{Encoder, StreamShape};
 use super::front::{MelFront, layout};
@@ -125,6 +125,8 @@ fn info(
         delay: 0,
         word_ends: false,
         pauses: Vec::new(),
+        // What is normalised has no loudness.
+        raises: config.mel.normalize == MelNormalize::None,
         languages: Vec::new(),
         takes_language: config.prompt.is_some(),
         head: decoder.name(),

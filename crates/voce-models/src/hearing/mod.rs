@@ -78,6 +78,8 @@ pub struct HearingInfo {
     pub word_ends: bool,
     /// Seconds of silence to come whose probabilities it reports with every frame; empty where it reports none.
     pub pauses: Vec<f32>,
+    /// Whether it hears soft speech worse than usual speech, so that raising it helps.
+    pub raises: bool,
     /// Languages that it hears, as far as that is known: each may be [asked for](language::position), others are refused.
     pub languages: Vec<String>,
     /// Whether it has to be told which of them; others know one alone, or find it out by themselves.

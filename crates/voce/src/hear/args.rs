@@ -109,6 +109,9 @@ pub(crate) struct HearArgs {
     /// Milliseconds of silence that end an utterance (800 with --stream and --mic, else none)
     #[arg(long, value_name = "MS", env = "VOCE_ENDPOINT_MS")]
     pub(crate) endpoint_ms: Option<u32>,
+    /// Hear soft speech as soft as it is: raise none before recognition
+    #[arg(long, env = "VOCE_NO_HEAR_GAIN", value_parser = FalseyValueParser::new())]
+    pub(crate) no_hear_gain: bool,
     /// Show what is heard at once: partial text as a line that changes, utterances as lines; Ctrl-C ends a pipe with
     /// what was said last
     #[arg(long, env = "VOCE_STREAM", value_parser = FalseyValueParser::new())]

@@ -102,6 +102,7 @@ fn request(args: &HearArgs, listener: &Listener, live: bool) -> Outcome<ListenRe
         .with_drawn(true)
         .with_pauses(live)
         .with_word_ends(live)
+        .with_gain(args.no_hear_gain.then_some(false))
         .with_endpoint(endpoint)
         .with_partials(live))
 }

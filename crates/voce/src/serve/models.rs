@@ -182,6 +182,7 @@ impl<'a> Manner<'a> {
         let slots = self.ear_slots(slots);
         let opens = self.devices.iter().map(|device| {
             let options = ListenerOptions::default()
+                .with_gain(!self.settings.no_hear_gain)
                 .with_precision(Some(self.precision(device.as_ref(), wanted)))
                 .with_threads(self.settings.threads.unwrap_or(0))
                 .with_slots(self.share(slots) + SPARE)

@@ -94,6 +94,9 @@ pub(crate) struct Settings {
     /// How long a request waits for a slot [default: 10s]
     #[arg(long, value_name = "TIME", env = "VOCE_QUEUE_TIME")]
     pub(super) queue_time: Option<String>,
+    /// Hear soft speech as soft as it is: raise none before recognition
+    #[arg(long, env = "VOCE_NO_HEAR_GAIN", value_parser = FalseyValueParser::new())]
+    pub(super) no_hear_gain: bool,
     /// Unload each model after so long without a stream of it, such as 5m [default: never]
     #[arg(long, value_name = "TIME", env = "VOCE_KEEP_ALIVE")]
     pub(super) keep_alive: Option<String>,
@@ -338,6 +341,7 @@ impl Settings {
             keep_warm: self.keep_warm.or(file.keep_warm),
             queue: self.queue.or(file.queue),
             queue_time: self.queue_time.or(file.queue_time),
+            no_hear_gain: self.no_hear_gain || file.no_hear_gain,
             keep_alive: self.keep_alive.or(file.keep_alive),
             lazy: self.lazy || file.lazy,
             voice: self.voice.or(file.voice),

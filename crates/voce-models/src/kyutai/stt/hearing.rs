@@ -181,6 +181,7 @@ fn info(
         delay,
         word_ends: true,
         pauses: pauses(lm.config().extra_heads_num_heads),
+        raises: false,
         languages: Vec::new(),
         takes_language: false,
         head: "text",
