@@ -38,7 +38,7 @@ impl<M: Model> Clone for There<M> {
     }
 }
 
-/// What who waits for a model gets: it counts as a stream from then on, so that an idle model is not unloaded before.
+/// What is sent to a caller that waits for a model, with a seat, so that the model is not idle before the caller has it.
 type Answer<M> = Result<(Kept<M>, Seat), LoadError>;
 
 struct State<M: Model> {
@@ -111,8 +111,8 @@ impl<M: Model> Held<M> {
     pub(super) async fn enter(self: &Arc<Self>) -> Result<(Kept<M>, Seat), LoadError> {
         let answer = {
             let mut state = self.state();
+            // The seat is taken with the lock held: an idle model is not unloaded in between.
             if let Some(there) = state.there.clone() {
-                drop(state);
                 return Ok(self.seat(there));
             }
             if let Some(error) = state.error.clone().filter(|_| !state.is_loading && !state.backoff.is_due())

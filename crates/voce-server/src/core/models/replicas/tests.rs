@@ -273,7 +273,8 @@ async fn while_it_hangs<F: Future<Output = ()> + Send>(
     let (_released, replicas) = hung().await;
     let task = tokio::spawn(async move {
         work(replicas.clone()).await;
-        (replicas.ready(), replicas.tally(), replicas.pulses().len());
+        assert!(replicas.ready() <= 1 && replicas.pulses().len() <= 1);
+        assert!(replicas.tally().loads > 0);
     });
     tokio::time::timeout(LIMIT, task).await.expect("nobody waits for the step").unwrap();
 }
