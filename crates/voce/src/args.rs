@@ -40,7 +40,7 @@ Examples:
   voce bench say --shape pocket-100m                  how fast this machine is, without a download
 
 Exit codes: 0 done, 1 failed (quietly where the reader of the output went away), 2 bad usage or input, 3 done but for some
-of a list, 130 interrupted.
+of a list or text, 70 a new process has to be started (a GPU was lost), 130 interrupted.
 Results go to standard output, talk to standard error. VOCE_CPU=NAME forces an instruction set that `voce doctor` lists."
 )]
 pub(crate) struct Cli {

@@ -120,7 +120,7 @@ mod tests {
             dice as f32 / u32::MAX as f32 - 0.5
         };
         let sample = |i: usize| {
-            let voiced = (i / 3_200) % 3 > 0;
+            let voiced = !(i / 3_200_usize).is_multiple_of(3);
             let tone = if voiced { factor(db) * 1.4 * (i as f32 * 0.07).sin() } else { 0.0 };
             tone + factor(noise) * 3.4 * roll()
         };
