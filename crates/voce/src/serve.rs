@@ -72,10 +72,9 @@ const DEFAULT_CONFIG: &str = "voce.toml";
 
 /// Runs the command.
 pub(crate) fn run(console: Console, args: ServeArgs) -> Outcome {
-    for (name, value) in [
-        ("--cuda-event-tracking", &args.cuda_event_tracking),
-        ("--flash-attention", &args.flash_attention),
-    ] {
+    for (name, value) in
+        [("--cuda-event-tracking", &args.cuda_event_tracking), ("--flash-attention", &args.flash_attention)]
+    {
         if value.is_some() {
             console.note(&format!("{name} has no meaning here: see docs/cuda.md for what replaces it"));
         }
