@@ -409,7 +409,11 @@ impl Talk {
                         self.items.number += 1;
                         let item = format!("item_{}", self.items.number);
                         self.items.committed.push_back(item.clone());
-                        self.items.appended = 0;
+                        // What came after the end is still to be committed, however late the end was found.
+                        let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
+                        if is_idle && self.claim.seconds() <= at {
+                            self.items.appended = 0;
+                        }
                         self.committed(&item).await?;
                     }
                 }

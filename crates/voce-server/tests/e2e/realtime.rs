@@ -27,6 +27,29 @@ async fn append(socket: &mut Socket, pattern: &str, rate: usize) {
 }
 
 #[tokio::test]
+async fn what_came_after_a_turn_can_be_committed() {
+    let server = start().await;
+    let mut socket = server.socket("/v1/realtime?intent=transcription").await;
+    let session = json!({"type": "transcription", "audio": {"input": {
+        "turn_detection": {"type": "server_vad", "silence_duration_ms": 500},
+    }}});
+    socket.json(json!({"type": "session.update", "session": session})).await;
+    // The turn is found after half a second of silence, when a second of it is there already.
+    append(&mut socket, "##..", 24_000).await;
+    let turn = socket.until("conversation.item.input_audio_transcription.completed").await;
+    assert_eq!(turn["transcript"], "w1 w2");
+    socket.json(json!({"type": "input_audio_buffer.commit"})).await;
+    let committed = socket.until("input_audio_buffer.committed").await;
+    assert_eq!(committed["previous_item_id"], turn["item_id"]);
+    let rest = socket.until("conversation.item.input_audio_transcription.completed").await;
+    assert_eq!((&rest["item_id"], &rest["transcript"]), (&committed["item_id"], &json!("")));
+    // Now there is nothing any more.
+    socket.json(json!({"type": "input_audio_buffer.commit"})).await;
+    let error = socket.next_json().await;
+    assert_eq!(error["error"]["code"], "input_audio_buffer_commit_empty", "{error}");
+}
+
+#[tokio::test]
 async fn the_current_dialect_with_turns_found_by_silence() {
     let server = start().await;
     let mut socket = server.socket("/v1/realtime?intent=transcription").await;
