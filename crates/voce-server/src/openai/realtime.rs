@@ -341,18 +341,19 @@ impl Talk {
             hearing.report(Report::All);
         }
         // Words that were heard before belong to what is committed now.
+        Ok(self.commit_item().await?)
+    }
+
+    /// Commits the next item, and says so.
+    async fn commit_item(&mut self) -> Result<(), Gone> {
         self.items.number += 1;
         let item = format!("item_{}", self.items.number);
         self.items.committed.push_back(item.clone());
-        Ok(self.committed(&item).await?)
-    }
-
-    async fn committed(&mut self, item: &str) -> Result<(), Gone> {
         let event = json!({
             "type": "input_audio_buffer.committed", "event_id": self.session.event_id(), "item_id": item,
             "previous_item_id": self.items.previous,
         });
-        self.items.previous = Some(item.to_owned());
+        self.items.previous = Some(item);
         self.wire.json(&event).await
     }
 
@@ -406,24 +407,25 @@ impl Talk {
                     });
                     self.wire.json(&event).await?;
                     if self.items.committed.is_empty() {
-                        self.items.number += 1;
-                        let item = format!("item_{}", self.items.number);
-                        self.items.committed.push_back(item.clone());
                         // What came after the end is still to be committed, however late the end was found.
                         let is_idle = self.intake.as_ref().is_none_or(Intake::is_idle);
                         if is_idle && self.claim.seconds() <= at {
                             self.items.appended = 0;
                         }
-                        self.committed(&item).await?;
+                        self.commit_item().await?;
                     }
                 }
                 Ok(())
             }
             Step::Event(ListenEvent::Final(segment)) if self.session.dialect != Dialect::Vllm => {
-                let item = self.items.current();
-                self.items.committed.pop_front();
                 self.items.speaking = false;
                 self.items.text.clear();
+                // The item of a commit went to a turn that ended before its place.
+                if self.items.committed.is_empty() {
+                    self.commit_item().await?;
+                }
+                let item = self.items.current();
+                self.items.committed.pop_front();
                 let seconds = (segment.end - self.items.from).max(0.0);
                 self.items.from = segment.end.max(self.items.from);
                 let event = json!({

@@ -50,6 +50,37 @@ async fn what_came_after_a_turn_can_be_committed() {
 }
 
 #[tokio::test]
+async fn every_turn_and_every_commit_completes_an_item_that_was_announced() {
+    let server = start().await;
+    let mut socket = server.socket("/v1/realtime?intent=transcription").await;
+    let session = json!({"type": "transcription", "audio": {"input": {
+        "turn_detection": {"type": "server_vad", "silence_duration_ms": 500},
+    }}});
+    socket.json(json!({"type": "session.update", "session": session})).await;
+    // The commit comes before the turn's end, which is earlier in the audio, is found.
+    for pattern in ["##..", "#"] {
+        append(&mut socket, pattern, 24_000).await;
+        socket.json(json!({"type": "input_audio_buffer.commit"})).await;
+    }
+    let (mut committed, mut completed) = (Vec::new(), Vec::new());
+    while completed.last().is_none_or(|(_, text)| *text != "w3") {
+        let event = socket.next_json().await;
+        let item = event["item_id"].clone();
+        match event["type"].as_str().unwrap() {
+            "input_audio_buffer.committed" => committed.push(item),
+            "conversation.item.input_audio_transcription.completed" => {
+                assert!(committed.contains(&item), "{event}");
+                completed.push((item, event["transcript"].as_str().unwrap().to_owned()));
+            }
+            "error" => panic!("{event}"),
+            _ => {}
+        }
+    }
+    assert!(completed.iter().map(|(item, _)| item).eq(&committed), "{committed:?} {completed:?}");
+    assert_eq!(completed[0].1, "w1 w2");
+}
+
+#[tokio::test]
 async fn the_current_dialect_with_turns_found_by_silence() {
     let server = start().await;
     let mut socket = server.socket("/v1/realtime?intent=transcription").await;
