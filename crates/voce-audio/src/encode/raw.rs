@@ -21,7 +21,7 @@ pub fn encode_raw(samples: &[f32], encoding: RawEncoding, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A sample as an integer of so many bits; what is beyond -1..1 becomes the largest.
+/// A sample as an integer of `bits` bits; one beyond -1..1 becomes the largest.
 fn integer(sample: f32, bits: u32) -> i32 {
     let scale = f64::from(1u32 << (bits - 1));
     (f64::from(sample) * scale).round().clamp(-scale, scale - 1.0) as i32

@@ -13,7 +13,7 @@ const LATE: usize = 8;
 /// Most tokens of a saved stream that were told early.
 const MAX_TOKENS: usize = 1 << 12;
 
-/// What was told early and not come to yet.
+/// Words that were told early and that the stream has not reached yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Early {
     tokens: VecDeque<Token>,

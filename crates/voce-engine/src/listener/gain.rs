@@ -10,7 +10,7 @@ use super::quiet::Meter;
 
 /// Frames a second.
 const FRAMES: usize = 50;
-/// Speech softer than this, in dB of full scale, is raised to it, by so many dB at most.
+/// The level in dB of full scale that softer speech is raised to, and the most dB that it is raised by.
 const SOFT: f32 = -34.0;
 const MOST: f32 = 40.0;
 /// By how much a frame of speech is above the noise floor, and above which level it lies at least, in dB.

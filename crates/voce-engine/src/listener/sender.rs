@@ -133,7 +133,7 @@ impl AudioSender {
     }
 
     /// Ends the utterance at this point of the audio: its final comes without waiting for more, even if it is
-    /// empty, and what follows is heard as if it were the begin of a stream. In the middle of speech that costs words:
+    /// empty, and what follows is heard as at the start of a stream. In the middle of speech that costs words:
     /// [`AudioSender::report`] does not.
     pub fn end_utterance(&mut self) {
         self.flush();

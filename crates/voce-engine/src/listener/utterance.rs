@@ -102,7 +102,7 @@ impl Utterance {
         Some((first.frame, self.speller.end_of(last).max(last.frame + 1)))
     }
 
-    /// Whether nothing was said for so many frames before a frame.
+    /// Whether nothing was said in the `frames` frames before a frame.
     pub(super) fn is_still(&self, before: usize, frames: usize) -> bool {
         self.extent().is_none_or(|(_, last)| last + frames <= before)
     }

@@ -73,7 +73,7 @@ impl Said {
         let number = |n| (2 * half + n) << HALF | passage;
         let mut after = self.after.clone();
         after.push_front((second, number(2), self.halvings + 1));
-        // What was heard stays, and they come after it.
+        // The listener has heard the failed passage: the halves follow it.
         let order = if heard { self.order.after(true) } else { self.order };
         Some(Self { line: first, order, number: number(1), halvings: self.halvings + 1, after, frames: 0 })
     }

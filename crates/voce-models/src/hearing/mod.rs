@@ -180,7 +180,7 @@ pub trait Front: Send {
     /// Ends the utterance: appends its last rows, and starts afresh.
     fn finish(&mut self, out: &mut Vec<f32>) -> usize;
 
-    /// Appends the rows that [`Front::finish`] would append after so many samples of silence more. Nothing ends: the front
+    /// Appends the rows that [`Front::finish`] would append after `silence` more samples of silence. Nothing ends: the front
     /// end goes on as if nobody had asked.
     fn rest(&self, silence: usize, out: &mut Vec<f32>) -> usize;
 
