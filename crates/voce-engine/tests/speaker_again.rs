@@ -185,7 +185,8 @@ impl Vocoder for Tones {
     fn warm(&mut self, _: &mut Exec) {}
 }
 
-/// What was heard, a value for each frame, with babble counted; and passages, those spoken again and those unended.
+/// A value for each frame that was heard, babble included, and the numbers of passages, of those spoken again and of those
+/// that did not end.
 fn said(slots: usize, text: &str, request: SpeakRequest) -> (Vec<i32>, [usize; 3]) {
     let speaker = Counter::speaker(slots);
     let mut stream = speaker.speak(text, &request).unwrap();

@@ -88,7 +88,7 @@ impl TextSender {
         if says_something(&lead) {
             return self.plan(|script, passages| script.push(&lead, passages));
         }
-        // Only so many marks can matter to what comes after them.
+        // Only the last `MAX_LEAD` of these can matter to what comes after them.
         lead.drain(..lead.char_indices().rev().nth(MAX_LEAD).map_or(0, |(at, _)| at));
         self.lead = Some(lead);
     }

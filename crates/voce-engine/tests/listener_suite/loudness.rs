@@ -5,7 +5,7 @@ use voce_engine::listener::ListenRequest;
 use crate::reports::{CLIPS, ear, speech, words};
 use crate::support::{Dice, hear};
 
-/// As a recording of 16 bits has it, so many dB softer.
+/// The same audio softer by some dB, rounded to 16 bits as a recording is.
 fn softer(samples: &[f32], db: f32) -> Vec<f32> {
     let factor = 10f32.powf(-db / 20.0);
     samples.iter().map(|s| (s * factor * 32767.0).round() / 32768.0).collect()

@@ -35,7 +35,7 @@ pub(crate) fn words(heard: &Heard) -> Vec<String> {
     told
 }
 
-/// Sends audio in pieces of any size, with a report every so many samples.
+/// Sends audio in pieces of any size, with a report at regular places.
 fn send(sender: &mut AudioSender, audio: &[f32], report: Report, every: usize, dice: &mut Dice) {
     for part in audio.chunks(every) {
         let mut left = part;

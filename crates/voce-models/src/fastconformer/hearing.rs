@@ -125,7 +125,7 @@ fn info(
         delay: 0,
         word_ends: false,
         pauses: Vec::new(),
-        // What is normalised has no loudness.
+        // Normalised features do not depend on loudness.
         raises: config.mel.normalize == MelNormalize::None,
         languages: Vec::new(),
         takes_language: config.prompt.is_some(),
